@@ -7,7 +7,7 @@ VENV = .venv
 # `make test VENV=.venv-3.12 PYTHONS=python3.12` tests with another Python.
 PYTHONS = python3.14 python3.13 python3.12 python3.11 python3
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP = $(BIN)/python tests/run_pip.py
 # The tests have a HOME of their own, so they are told where the cache is.
 CACHE = from pilothouse.provision.artifacts import cache_root; print(cache_root())
 WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
@@ -55,6 +55,10 @@ help:
 
 demo: $(VENV)/demo.stamp
 	@$(BIN)/pilothouse demo
+	@if [ -e $(VENV)/began ]; then \
+	  echo "The first time takes longer: $$(($$(date +%s) - $$(cat $(VENV)/began))) s with the environment."; \
+	  rm $(VENV)/began; \
+	fi
 
 test: $(VENV)/dev.stamp
 	$(FETCH)
@@ -152,9 +156,10 @@ clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/build
 	find packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Everything `demo` needs.
+# Everything `demo` needs. `began` holds when that was begun, until `demo` has said how long all of it took.
 $(VENV)/demo.stamp: packages.txt constraints.txt packages/*/pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse into $(VENV)"
+	@[ -e $(VENV)/began ] || date +%s >$(VENV)/began
 	@$(PIP) install -c constraints.txt -r packages.txt 'pilothouse[local]'
 	$(GET_LIBGOMP)
 	@touch $@
@@ -165,6 +170,7 @@ $(VENV)/dev.stamp: packages.txt constraints.txt pyproject.toml packages/*/pyproj
 	@echo "installing pilothouse and the development tools into $(VENV)"
 	@$(PIP) install -c constraints.txt -r packages.txt '$(TESTED)' --group dev --no-binary claude-agent-sdk
 	$(GET_LIBGOMP)
+	@rm -f $(VENV)/began
 	@touch $@
 
 # Ray has 70 MB, and only `make test-combinations` needs it. For a Python without wheels of it nothing is installed.
@@ -176,7 +182,8 @@ $(VENV)/ray.stamp: $(VENV)/dev.stamp
 # An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that
 # knows dependency groups.
 $(VENV)/made.stamp:
-	@new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; found=; \
+	@began=$$(date +%s); \
+	new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; found=; \
 	for python in $(PYTHONS); do \
 	  if "$$python" -c "$$new_enough" >/dev/null 2>&1; then found=$$python; break; fi; \
 	done; \
@@ -188,8 +195,9 @@ $(VENV)/made.stamp:
 	    echo "make: $$found cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
 	  fi; \
 	  echo "making $(VENV) with $$("$$found" --version)"; \
-	  "$$found" -m venv --clear $(VENV); \
-	fi
+	  "$$found" -m venv --clear $(VENV) || exit 1; \
+	fi; \
+	echo "$$began" >$(VENV)/began
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 

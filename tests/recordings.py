@@ -124,7 +124,7 @@ def record_demo(recorder: Recorder, model: ScriptedModel) -> None:
     recorder.see("2. Tools", 2)
     for text in ("Bash ok", "find_place ok", "Write ok", "Bash error"):
         recorder.see(text)
-    _end(recorder, "All of it worked")
+    _end(recorder, "Everything worked")
     recorder.keep(3)
 
 

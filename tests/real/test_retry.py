@@ -87,6 +87,7 @@ async def test_an_api_that_cannot_be_reached_is_tried_again(claude: Any) -> None
     assert [note["reason"] for note in notes] == ["network"]
     assert type(result.error) is ph.ExecutionError
     assert "ECONNREFUSED" in str(result.error)
+    assert "ANTHROPIC_BASE_URL is http://127.0.0.1:9" in str(result.error)
     assert result.error.api_error_status is None
 
 

@@ -203,6 +203,10 @@ def test_a_tool_without_types_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     measure: Any = eval("lambda place, depth=3: None")
     ph.tool(name="measure", description="Measure.")(measure)
     assert "the tool measure has no types for place, depth" in caplog.text
+    assert "no description" not in caplog.text
+    caplog.clear()
+    ph.tool(name="measure")(measure)
+    assert "the tool measure has no description, so the model has to guess what it does" in caplog.text
     caplog.clear()
     ph.tool(add)
     assert caplog.text == ""

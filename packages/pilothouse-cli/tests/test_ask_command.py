@@ -113,7 +113,7 @@ def test_denied_calls_are_printed(pilothouse: Command) -> None:
     with FakeCLI().text("I may not.", permission_denials=denied) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
     assert ran.code == 0
-    assert "not permitted: Bash; permit with --allowed-tools" in ran.err
+    assert "denied: Bash; allow with --allowed-tools" in ran.err
 
 
 def test_options_reach_the_child(pilothouse: Command, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
         monkeypatch.setattr(ask, "STDIN_GRACE_SECONDS", 0.05)
         assert ask.read_prompt("Why?", reported.append) == "Why?"
         os.write(writing, b"late")  # ends the thread that waits
-    assert ["nothing came on standard input" in line for line in reported] == [True]
+    assert ["no standard input within" in line for line in reported] == [True]
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_pipe_gets_no_permission_prompt(pilothouse: Command) -> None:
         [call] = fake.calls
     assert ran.code == 0
     assert not any("permission-prompt-tool" in argument for argument in call.argv)
-    assert "not permitted: Bash; permit with --allowed-tools" in ran.err
+    assert "denied: Bash; allow with --allowed-tools" in ran.err
 
 
 def test_a_line_that_fails_decides_the_exit_code_and_the_next_goes_on(pilothouse: Command) -> None:
@@ -87,7 +87,7 @@ def test_a_dead_child_is_reported_in_one_line(pilothouse: Command) -> None:
         ran = pilothouse.run("chat", "--cli", fake.path, stdin=b"one\n")
     assert (ran.code, ran.out) == (1, "")
     [line] = [line for line in ran.err.splitlines() if line.startswith("pilothouse:")]
-    assert line.endswith("the next prompt starts it again")
+    assert line.endswith("your next prompt restarts it")
     assert "Traceback" not in ran.err
 
 
@@ -150,7 +150,7 @@ def test_two_ctrl_c_leave_an_answer_that_does_not_stop(pilothouse: Command) -> N
     with stubborn() as fake, chat(pilothouse, fake, "hi") as screen:
         screen.shows("So far")
         screen.press(CTRL_C)
-        screen.shows("stopping; Ctrl-C again leaves")
+        screen.shows("stopping; press Ctrl-C again to quit")
         screen.press(CTRL_C)
         assert screen.ends() == 130
         assert screen.echoes
@@ -206,7 +206,7 @@ def test_ctrl_d_during_an_answer_leaves_after_it(pilothouse: Command, tmp_path: 
         screen.shows("Wait.")
         screen.shows("+ ")
         screen.press(CTRL_D)
-        screen.shows("when the answer is finished: /exit")
+        screen.shows("queued until the answer is finished: /exit")
         (tmp_path / "go").touch()
         assert screen.ends() == 0
         assert screen.echoes
@@ -263,7 +263,7 @@ def give_late_words_and_leave(screen: ChatScreen) -> None:
     screen.press("too late" + ENTER)
     screen.shows("too late (sent)")
     screen.press(CTRL_D)
-    screen.shows("when the answer is finished: /exit")
+    screen.shows("queued until the answer is finished: /exit")
 
 
 def test_ctrl_d_leaves_after_the_words_that_came_back(pilothouse: Command, tmp_path: Path) -> None:

@@ -52,17 +52,17 @@ def test_a_server_that_needs_a_login_gets_one(
         screen.shows("the address has no code. The login still waits")
         screen.shows(ASKED_ADDRESS, 2)
         screen.press(open_page(read_link(screen)) + ENTER)
-        screen.shows("logged in at ledger; it has 1 tool")
+        screen.shows("logged in to ledger, which has 1 tool")
         screen.say("/mcp")
         screen.shows("ledger  connected")
         screen.say("/mcp logout ledger")
-        screen.shows("the login at ledger is gone")
+        screen.shows("logged out of ledger")
         screen.say("hi")
         screen.shows("MCP server ledger needs a login, so its tools are missing: /mcp login ledger")
         screen.say("/mcp login ledger")  # and in a browser on the same machine
         screen.shows(ASKED_ADDRESS, 3)
         follow(open_page(read_link(screen)))
-        screen.shows("logged in at ledger", 2)
+        screen.shows("logged in to ledger", 2)
         screen.say("/mcp login ledger")
         screen.shows("is connected and needs no login")
         screen.say("/mcp nonsense")
@@ -92,7 +92,7 @@ def test_a_person_without_a_login_at_claude_gets_one(
         screen.shows("neither a key nor a login")
         screen.shows("/login")
         log_in(screen, claude_logins)
-        screen.shows(f"logged in at Claude as {EMAIL} (Claude Pro)")
+        screen.shows(f"logged in to Claude as {EMAIL} (Claude Pro)")
         screen.say("hi")
         screen.shows("Hello Ann.")
         screen.say("/login nonsense")
@@ -101,7 +101,7 @@ def test_a_person_without_a_login_at_claude_gets_one(
         assert screen.ends() == 0
     with chat(env=claude_logins.env()) as screen:
         log_in(screen, claude_logins)
-        screen.shows("the key that Claude Code was given still takes precedence over this login")
+        screen.shows("Claude Code still uses its API key instead of this login")
 
 
 def log_in(screen: ChatScreen, logins: ClaudeLogins) -> None:
@@ -114,4 +114,4 @@ def test_a_pipe_cannot_log_in(pilothouse: Command, real_cli: str, scripted_model
     given = {k: v for k, v in scripted_model.env().items() if k not in ("HOME", "TMPDIR", "CLAUDE_CONFIG_DIR")}
     ran = pilothouse.run("chat", "--cli", real_cli, stdin=b"/login\n", env=given)
     assert ran.code != 0
-    assert "a login needs a terminal" in ran.err
+    assert "log in from a terminal" in ran.err

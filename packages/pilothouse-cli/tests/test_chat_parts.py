@@ -83,7 +83,7 @@ def test_each_tool_is_shown_by_what_matters() -> None:
 
 def test_the_reason_of_a_request_is_printed_once() -> None:
     request = request_for("Bash", {"command": "cat /etc/x"}, reason="outside", blocked_path="/etc/x")
-    assert shown(request) == ["$ cat /etc/x", "why asked: outside"]
+    assert shown(request) == ["$ cat /etc/x", "reason: outside"]
 
 
 @pytest.mark.parametrize("tool", ["Bash", "Edit", "Write", "Other"])
@@ -444,7 +444,7 @@ async def test_a_question_waits_until_its_call_is_printed() -> None:
 
 def test_costs_add_up() -> None:
     spent = ChatCosts()
-    assert spent.format_all() == ["nothing was asked yet"]
+    assert spent.format_all() == ["no answers yet"]
     for cost in (0.25, 0.5):
         result = decode(frames.lines([frames.result("x", cost_usd=cost)]))
         spent.add(QueryResult((result,)))

@@ -48,11 +48,11 @@ def memory(request: RecordedRequest) -> str:
 
 def child_of(screen: ChatScreen) -> int:
     """The process id of Claude Code, as /status tells it."""
-    before = screen.text.count("process ")
+    before = screen.text.count("(pid ")
     screen.say("/status")
-    screen.shows("process ", before + 1)
+    screen.shows("(pid ", before + 1)
     screen.until(lambda: screen.at_prompt)
-    return int(re.findall(r"process (\d+)", screen.text)[-1])
+    return int(re.findall(r"pid (\d+)", screen.text)[-1])
 
 
 def session_of(screen: ChatScreen) -> str:
@@ -66,7 +66,7 @@ def test_a_person_without_a_key_is_told_three_ways_on(
     home = {name: pilothouse.env[name] for name in ("HOME", "TMPDIR")}
     place = ("--cli", real_cli, "--cwd", str(tmp_path))
     with chatting(pilothouse.argv("chat", *place), {**pilothouse.env, **env, **home}) as screen:
-        screen.shows("Claude Code has neither a key nor a login. Three ways on:")
+        screen.shows("Claude Code has neither a key nor a login. Three ways to continue:")
         for way in ("export ANTHROPIC_API_KEY=", "/login", "log in once", "chat --local"):
             screen.shows(way)
         screen.until(lambda: screen.at_prompt)
@@ -133,7 +133,7 @@ def test_ctrl_c_stops_the_answer_and_a_second_one_leaves(chat: Chat, model: Scri
         screen.say("be slow")
         screen.shows("tick tick")
         screen.press(CTRL_C)
-        screen.shows("stopped; the conversation goes on")
+        screen.shows("stopped; the conversation continues")
         screen.say("be quick")
         screen.shows("Here I am.")
         screen.say(CTRL_C)
@@ -149,7 +149,7 @@ def test_ctrl_c_in_a_question_stops_the_answer(chat: Chat, model: ScriptedModel,
         screen.say("go")
         screen.shows(ASKED)
         screen.press(CTRL_C)
-        screen.shows("stopped; the conversation goes on")
+        screen.shows("stopped; the conversation continues")
         screen.say("quick")
         screen.shows("Here I am.")
     assert not (tmp_path / "a").exists()
@@ -177,28 +177,28 @@ def test_commands_of_the_conversation(chat: Chat, model: ScriptedModel) -> None:
         screen.say("/model haiku")
         screen.shows("model claude-haiku")
         screen.say("/fork")
-        screen.shows("a copy goes on as")
+        screen.shows("continuing in a copy")
         copy, first = re.findall(
-            r"as ([0-9a-f-]{36}); the original stays as it is: ([0-9a-f-]{36})", screen.text.replace("\n", "")
+            r"copy: ([0-9a-f-]{36}); the original is unchanged: ([0-9a-f-]{36})", screen.text.replace("\n", "")
         )[0]
         assert first != copy
         screen.say("who am I?")
         screen.shows("You are Alice, claude-haiku")
         screen.say("/clear")
-        screen.shows("a fresh conversation")
+        screen.shows("new conversation")
         screen.say("who then?")
         screen.shows("I do not know you, claude-haiku")
         screen.say("/cost")
         screen.shows("all: $0.0")
         assert re.search(r"^  3\. \$0\.\d{4}, \d+ tokens in, \d+ out", screen.text, re.MULTILINE)
         screen.say(f"/resume {first}")
-        screen.shows(f"going on with {first}")
+        screen.shows(f"continuing {first}")
         screen.say("/resume no-such-id")
         screen.shows("pilothouse: ")
         screen.say("who again?")
         screen.shows("You are Alice", 2)
         screen.say("/mode plan")
-        screen.shows("permission mode plan from now on")
+        screen.shows("now in permission mode plan")
         screen.say("/colst")
         screen.shows("there is no command /colst; did you mean /cost?")
         screen.say("/exit")
@@ -236,12 +236,12 @@ def test_a_child_that_died_is_started_again(chat: Chat, model: ScriptedModel) ->
         assert is_gone(child)
         screen.say("who am I?")
         screen.shows("You are Alice")
-        assert "it was started again, and the conversation goes on" in screen.text
+        assert "it was restarted, and the conversation continues" in screen.text
         child = child_of(screen)
         screen.say("slow")
         screen.shows("tick tick")
         os.kill(child, signal.SIGKILL)
-        screen.shows("the next prompt starts it again")
+        screen.shows("your next prompt restarts it")
         screen.say("who now?")
         screen.shows("You are Alice", 2)
         screen.say(CTRL_D)
@@ -278,7 +278,7 @@ def test_editing_several_lines_and_completion(chat: Chat, model: ScriptedModel) 
         screen.shows("one|two|three")
         screen.until(lambda: screen.at_prompt)
         screen.press("/statu")
-        screen.shows("session, model, mode, directory, health")  # the menu
+        screen.shows("show session, model, mode, directory and health")  # the menu
         screen.press("\t")
         screen.shows("> /status")
         screen.press(ENTER)
@@ -367,13 +367,13 @@ def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(chat: Chat
     model.on("afterwards", reply="Second.")
     with chat("--allowed-tools", "Bash") as screen:
         screen.say("/help")
-        screen.shows("with /queue before")
+        screen.shows("/queue TEXT keeps the text")
         screen.say("go")
         screen.shows("+ ")
         screen.press("/queue afterwards" + ENTER)
-        screen.shows("when the answer is finished: afterwards")
+        screen.shows("queued until the answer is finished: afterwards")
         screen.press("/cost" + ENTER)
-        screen.shows("when the answer is finished: /cost")
+        screen.shows("queued until the answer is finished: /cost")
         screen.shows("Second.")
         screen.shows("all: $")
         assert screen.text.index("First.") < screen.text.index("> afterwards") < screen.text.index("> /cost")
@@ -389,7 +389,7 @@ def test_what_was_not_read_when_the_answer_is_stopped_is_in_the_line(chat: Chat,
         screen.press("turn to port" + ENTER)
         screen.shows("turn to port (sent)")
         screen.press("half" + CTRL_C)
-        screen.shows("stopped; the conversation goes on")
+        screen.shows("stopped; the conversation continues")
         screen.until(lambda: screen.lines[-2:] == ["> turn to port", "… half"])
         screen.press(ENTER)
         screen.shows("Of the second turn.")

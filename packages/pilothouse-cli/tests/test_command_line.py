@@ -173,13 +173,13 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
             ("ask", "--modle", "sonnet", "hi"),
             "unrecognized arguments: --modle; did you mean --model? (see `pilothouse ask",
         ),
-        (("ask", "hello", "there"), "unrecognized arguments: there; put a text of several words in quotes"),
+        (("ask", "hello", "there"), "unrecognized arguments: there; put text with spaces in quotes"),
         (("ask", "hi", "--wibble-wobble"), "unrecognized arguments: --wibble-wobble (see"),
         (("asc",), "there is no command 'asc'; did you mean `pilothouse ask`?"),
         (("serve", "--prot", "9000"), "unrecognized arguments: --prot; did you mean --port?"),
         (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
         (("xyz",), "there is no command 'xyz'; the commands are demo, doctor, install-cli"),
-        (("--model", "opus", "hi"), "--model stands behind a command, as in `pilothouse ask --model …`"),
+        (("--model", "opus", "hi"), "--model goes after a command, as in `pilothouse ask --model …`"),
         (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
         (
             ("ask", "hi", "--json-schema", "{bad"),
@@ -276,6 +276,15 @@ def test_every_option_of_a_query_is_behind_help_all(capsys: pytest.CaptureFixtur
     usual, whole = read_help(capsys, "ask", "--help"), read_help(capsys, "ask", "--help-all")
     assert "--max-turns" in usual
     assert "--max-line-bytes" not in usual
+    assert "--transport" not in usual
     for option in TABLE.values():
         flag = get_flag(option)
         assert flag is None or flag in whole or f"--no-{flag[2:]}" in whole
+
+
+@pytest.mark.parametrize(("command", "lines"), [("ask", 40), ("chat", 46), ("worker", 46), ("batch", 66)])
+def test_usual_help_fits_on_a_screen(
+    command: str, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(read_help(capsys, command, "--help").splitlines()) <= lines

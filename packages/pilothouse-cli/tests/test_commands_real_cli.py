@@ -145,7 +145,7 @@ def test_the_embedded_model_is_given_tools(pilothouse: Command, real_cli: str, t
     ran = pilothouse.run(*question, "--tools", "Read", "--max-turns", "6", "--stream-json")
     assert ran.code == 0
     assert '"type":"tool_use"' in ran.out
-    assert "with little sense" in ran.err
+    assert "tool calls too" in ran.err
 
 
 @pytest.mark.matrix
@@ -156,9 +156,9 @@ def test_an_embedded_model_that_does_not_end_is_cut(pilothouse: Command, real_cl
     ran = pilothouse.run(*question)
     assert (ran.code, ran.out.count("\n\n\n")) == (0, 0)
     assert "ship" in ran.out
-    assert "the answer was cut here" in ran.err
+    assert ran.out.endswith("…\n")
     body = json.loads(pilothouse.run(*question, "--json").out)
-    assert (body["is_success"], body["cut"], body["error"]) == (True, True, None)
+    assert (body["is_success"], body["turns"], body["error"]) == (True, 1, None)
     assert body["text"] == ran.out.removesuffix("\n")
 
 
@@ -168,7 +168,7 @@ def test_an_embedded_model_that_does_not_end_is_cut(pilothouse: Command, real_cl
 def test_the_scripted_part_of_the_demo(pilothouse: Command, real_cli: str) -> None:
     ran = pilothouse.run("demo", "--scripted", "--cli", real_cli)
     assert (ran.code, ran.err) == (0, "")
-    assert "scripted: no AI" in ran.out
+    assert "scripted: a program plays its part" in ran.out
     [depth] = re.findall(r"Bash ok: (\d+)", ran.out)
     [place] = re.findall(r"find_place ok: (.+)", ran.out)
     assert f"It is shallowest at {place}, with {depth} m. I noted that in shallowest.txt. I left" in ran.out
@@ -177,7 +177,7 @@ def test_the_scripted_part_of_the_demo(pilothouse: Command, real_cli: str) -> No
     assert all(f"   | {line}".rstrip() in ran.out for line in PROGRAM.splitlines())
     assert re.search(r"5 turns, nothing spent \(Claude Code counts \$0\.\d+\), \d+\.\d s", ran.out)
     assert "Write ok" in ran.out
-    assert "All of it worked" in ran.out
+    assert "Everything worked" in ran.out
     assert "A question" not in ran.out
     left = [path.name for path in (pilothouse.home / "tmp").iterdir() if path.name.startswith("pilothouse")]
     assert not left
@@ -207,7 +207,7 @@ def test_with_a_key_the_demo_asks_the_real_model(pilothouse: Command, real_cli: 
         [request] = model.requests
         key = model.env()["ANTHROPIC_API_KEY"]
     assert (ran.code, ran.err) == (0, "")
-    assert "the real one, as ANTHROPIC_API_KEY is set" in ran.out
+    assert "Claude, because ANTHROPIC_API_KEY is set" in ran.out
     assert "Lisbon, says whoever stands behind the key." in ran.out
     assert request.tools == ()
     assert key not in ran.out
@@ -248,4 +248,4 @@ def test_the_demo_in_a_terminal(pilothouse: Command, real_cli: str) -> None:
     assert "\x1b[36m> Bash: sort -n soundings.txt" in shown
     assert "running Bash" in shown  # the spinner
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h")  # the cursor is shown again
-    assert "All of it worked" in shown
+    assert "Everything worked" in shown

@@ -76,7 +76,7 @@ def test_a_healthy_place(doctor: Doctor, real_cli: str) -> None:
         "ok    key: ANTHROPIC_API_KEY is set",
         "open files: ",
         f"ok    round trip: Claude Code {version} answered the scripted model in ",
-        "Everything that a query needs is there.",
+        "Everything that a query needs is set up.",
     ):
         assert part in ran.out
 
@@ -128,7 +128,7 @@ def test_a_missing_cli_is_a_failure_with_instructions(doctor: Doctor, tmp_path: 
     ran = doctor.run("--cli", str(tmp_path / "none"))
     assert ran.code == 1
     assert "FAIL  cli: Claude Code was not found" in ran.out
-    assert "1 of the checks failed." in ran.out
+    assert "1 check failed." in ran.out
 
 
 @pytest.mark.requirement("R1")
@@ -165,7 +165,7 @@ def test_a_cli_that_answers_nothing_fails_the_round_trip(doctor: Doctor, claude:
     found = doctor.findings("--cli", claude, code=1)
     assert found["round trip"][0]["status"] == "failed"
     assert "before the answer was complete" in found["round trip"][0]["detail"]
-    assert doctor.findings("--cli", claude, "--quick")["round trip"][0]["detail"] == "left out with --quick"
+    assert doctor.findings("--cli", claude, "--quick")["round trip"][0]["detail"] == "skipped because of --quick"
 
 
 def test_a_bad_configuration_is_reported_and_the_rest_is_still_checked(doctor: Doctor, claude: str) -> None:
@@ -197,8 +197,8 @@ def test_no_key_and_no_login_is_a_failure(doctor: Doctor, claude: str, tmp_path:
     (key,) = doctor.findings(*place, code=1, ANTHROPIC_API_KEY="")["key"]
     assert (key["status"], key["advice"].count("--local")) == ("failed", 1)
     ran = doctor.run(*place, ANTHROPIC_API_KEY="")
-    assert (ran.code, ran.out.splitlines()[-1]) == (1, "A query needs a key or a login; everything else is there.")
-    assert "2 of the checks failed." in doctor.run("--cli", "/none", ANTHROPIC_API_KEY="").out
+    assert (ran.code, ran.out.splitlines()[-1]) == (1, "Only a key or a login is missing.")
+    assert "2 checks failed." in doctor.run("--cli", "/none", ANTHROPIC_API_KEY="").out
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['xllamacpp'] = None\n")
     (key,) = doctor.findings(*place, code=1, ANTHROPIC_API_KEY="", PYTHONPATH=str(tmp_path))["key"]
     assert key["advice"].endswith("no key, no tools; it needs: pip install 'pilothouse[local]'")

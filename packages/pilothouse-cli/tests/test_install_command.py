@@ -75,7 +75,7 @@ async def test_install_shows_its_steps_and_the_path(installation: ManagedInstall
     assert installation.path.read_bytes() == CONTENT
     again = Seen()
     assert await again.run() == 0
-    assert again.notes.getvalue() == f"Claude Code {PINNED_VERSION}: it is there\n{installation.path}\n"
+    assert again.notes.getvalue() == f"Claude Code {PINNED_VERSION} is already installed\n{installation.path}\n"
     assert len(installation.runs()) == 1
     assert await again.run("--force") == 0
     assert len(installation.runs()) == 2
@@ -177,7 +177,7 @@ async def test_on_the_way_to_another_command(
     with caplog.at_level(logging.WARNING):
         assert await ensure_cli("auto", installation.env, seen.screen) == str(installation.path)
     assert not caplog.records, "the screen tells it"
-    assert "Anthropic's own software" in seen.notes.getvalue()
+    assert "Anthropic's software" in seen.notes.getvalue()
     assert await ensure_cli("auto", installation.env, seen.screen) == str(installation.path)
     assert len(installation.runs()) == 1
     for wanted, env in (("global", {}), ("/nowhere/claude", {}), ("bundled", {"PILOTHOUSE_INSTALL": "0"})):

@@ -44,8 +44,8 @@ def test_a_line_settles_what_waits(ask: dict[str, Any], line: str, body: dict[st
 @pytest.mark.parametrize(
     ("ask", "line", "words"),
     [
-        (PERMISSION, "yesterday", "say y or n REASON or a"),
-        (PLAN, "a", "say y or n REASON$"),
+        (PERMISSION, "yesterday", "type y, or n REASON, or a"),
+        (PLAN, "a", "type y, or n REASON$"),
         ({"kind": "elicitation", "request": {}}, "y", "a form"),
         ({**QUESTION, "request": {"input": {"questions": QUESTIONS * 2}}}, "1", "several questions"),
     ],
@@ -91,13 +91,14 @@ async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
                 await anyio.sleep(0.01)
             return None
 
-    screen: Any = SimpleNamespace(note=lambda text, *_: shown.append(text), end_text=lambda: None, idle=lambda: None)
+    note: Any = lambda text, *_: shown.append(text)  # noqa: E731
+    screen: Any = SimpleNamespace(note=note, paragraph=note, end_text=lambda: None, idle=lambda: None)
     request: Any = SimpleNamespace(thinking=False, settings={}, prompt=None)
     settings: dict[str, Any] = client_settings("http://host.example", "t") | {"transport": httpx2.MockTransport(answer)}
     with anyio.fail_after(LIMIT):
         async with httpx2.AsyncClient(**settings) as client:
             assert await Chat(client, request, screen).run() == 0
-    assert (followed["/v1/events"], shown[1]) == ("7", "? Allow Bash?")
+    assert (followed["/v1/events"], shown[2]) == ("7", "? Allow Bash?")
 
 
 class Host:
@@ -140,6 +141,7 @@ async def chat_with(host: Host, *lines: str, is_typed: bool) -> list[str]:
 
     screen: Any = SimpleNamespace(
         note=lambda text, *_: shown.append(text),
+        paragraph=lambda text, *_: shown.append(text),
         end_text=lambda: None,
         idle=lambda: None,
         busy=lambda *_: None,
@@ -186,5 +188,5 @@ async def test_a_typed_line_is_for_the_turn_that_runs(outcome: str, ends: list[A
     shown = await chat_with(host, "mend it", "/queue then test", "/queue", "/help", is_typed=True)
     assert host.calls == [("steer", "mend it"), ("prompt", "then test")]
     assert [line for line in shown if line.startswith("+ ")] == ([] if note is None else [note])
-    assert "what? /queue TEXT" in shown
-    assert sum("/queue TEXT waits for afterwards" in line for line in shown) == 2
+    assert "give the text: /queue TEXT" in shown
+    assert sum("/queue TEXT keeps the text as the next prompt" in line for line in shown) == 2

@@ -134,7 +134,7 @@ def test_search(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (hit["session_id"], hit["line"], hit["where"]) == (ONE, 4, "text")
     code, out, err = run(capsys, "search", "NEEDLE", "--case")
     assert (code, out) == (1, "")
-    assert "nothing" in err
+    assert err == "no matches\n"
     assert run(capsys, "search", "(", "--regex")[0] == 2
 
 

@@ -56,7 +56,7 @@ def test_local_installs_the_cli_that_is_missing(pilothouse: Command, tmp_path: P
         "PIP_RETRIES": "0",
     }
     ran = pilothouse.run(command, "--local", "hi", env=env)
-    assert "fetching Claude Code" in ran.err
+    assert "downloading Claude Code" in ran.err
     assert ran.code != 0
     ran = pilothouse.run(command, "--local", "hi", env={**env, "PILOTHOUSE_INSTALL": "0"})
     assert "Claude Code was not found" in ran.err
@@ -68,13 +68,13 @@ def test_local_names_the_extra_that_is_missing(pilothouse: Command, tmp_path: Pa
         env = {"PYTHONPATH": str(tmp_path), "PILOTHOUSE_CACHE": str(tmp_path / "cache")}
         ran = pilothouse.run(command, "--local", "hi", env=env)
         assert "the local model needs an extra: pip install 'pilothouse[local]'" in ran.err
-        assert "fetching" not in ran.err
+        assert "downloading" not in ran.err
 
 
 def test_make_and_the_command_use_one_cache(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     shown = subprocess.run(["make", "-n", "demo"], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
-    assert shown.endswith(".venv/bin/pilothouse demo\n")
+    assert ".venv/bin/pilothouse demo\n" in shown
     assert "PILOTHOUSE_CACHE" not in shown
 
 

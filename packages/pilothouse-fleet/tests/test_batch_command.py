@@ -102,7 +102,7 @@ def test_a_run_without_a_key_is_shown_by_its_prompt(run: Any, prompts: Path, fak
 
 def test_local_is_for_workers(run: Any, prompts: Path) -> None:
     code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
-    assert (code, "--local applies where runs are executed: give it to the worker" in err) == (2, True)
+    assert (code, "give --local to the worker, which executes the runs" in err) == (2, True)
     code, _, err = run(str(prompts), "--local", "--model", "opus")
     assert (code, "--local brings its own model: omit --model" in err) == (2, True)
 
@@ -127,8 +127,8 @@ BAD: dict[str, tuple[str, str]] = {
     "an unknown field": ('{"prompt": "x", "modle": "opus"}\n', "unknown field `modle`"),
     "wrong options": ('{"prompt": "x", "options": {"max_turns": "many"}}\n', "line 1: .*max_turns"),
     "options that are none": ('{"prompt": "x", "options": 7}\n', r"line 1: .*Expected `object .*\.options"),
-    "a key twice": ('{"prompt": "x", "key": 1}\n{"prompt": "y", "key": 1}\n', "line 2: key '1' stands in line 1"),
-    "nothing": ("\n", "there is no prompt in it"),
+    "a key twice": ('{"prompt": "x", "key": 1}\n{"prompt": "y", "key": 1}\n', "line 2: key '1' is used in line 1"),
+    "nothing": ("\n", "it has no prompts"),
 }  # fmt: skip
 
 
@@ -178,8 +178,8 @@ def test_ctrl_c_keeps_what_was_begun(run: Any, prompts: Path) -> None:
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=LIMIT_S)
         assert child.returncode == 130, err
-        assert "stopping what runs" in err
-        assert "`pilothouse batch resume --journal runs.db` continues" in err
+        assert "stopping the runs" in err
+        assert "continue with `pilothouse batch resume --journal runs.db`" in err
         until(lambda: not any(is_alive(call.pid) for call in slow.calls))
     status = json.loads(run("status", "--journal", "runs.db", "--json")[1])
     assert (status["interrupted"], status["queued"], status["running"]) == (2, 1, 0)
@@ -190,7 +190,7 @@ def test_a_second_ctrl_c_ends_it_at_once(prompts: Path) -> None:
         until(lambda: asked(fake) == 3)
         child.send_signal(signal.SIGINT)
         assert child.stderr is not None
-        assert "Ctrl-C once more" in child.stderr.readline()
+        assert "press Ctrl-C again" in child.stderr.readline()
         before = time.monotonic()
         child.send_signal(signal.SIGINT)
         child.wait(LIMIT_S)

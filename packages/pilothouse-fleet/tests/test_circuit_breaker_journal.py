@@ -122,7 +122,7 @@ def test_a_batch_says_what_to_do_next(
     assert shown == ["failed"] * len(shown)
     assert len(shown) <= 5, "how many were shown before the fleet stopped is timing"
     assert re.search("[345] in a row failed for this reason", err)  # two run at a time, and what runs ends
-    assert err.splitlines()[-1] == "when that is corrected, `pilothouse batch resume --journal runs.db` continues"
+    assert err.splitlines()[-1] == "once that is fixed, continue with `pilothouse batch resume --journal runs.db`"
     assert main(["batch", "status", "--journal", "runs.db", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["queued"], status["failed"], status["running"]) == (30, 0, 0)
@@ -134,4 +134,4 @@ def test_a_batch_without_a_cli_fails_none(
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("".join(f"prompt {n}\n" for n in range(30)))
     assert main(["batch", "prompts.txt", "--cli", "/no/such/claude", "--journal", "runs.db"]) == 2
-    assert "continues" in capsys.readouterr().err
+    assert "continue with" in capsys.readouterr().err

@@ -446,3 +446,32 @@ async def test_a_session_that_stays_leased_fails_the_run_at_last() -> None:
     assert run.state == "failed"
     assert isinstance(run.error, SessionLeasedError)
     assert len(runner.attempts) == MAX_INTERRUPTIONS + 1
+
+
+async def test_gather_reports_each_run_that_ends() -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    async with Fleet(runner=PlayedRunner(), concurrency=2) as fleet:
+        report = lambda run, done, total: seen.append((run.key, done, total))  # noqa: E731
+        await fleet.gather(["a", "b", "c"], key=str, progress=report)
+        await fleet.gather(iter("d"), key=str, progress=report)
+    assert [counts for _, *counts in seen] == [[1, 3], [2, 3], [3, 3], [1, None]]
+    assert {key for key, *_ in seen} == set("abcd")
+
+
+async def test_gather_shows_its_progress_in_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Fleet(runner=PlayedRunner()) as fleet:
+        await fleet.gather(["a", "b"], progress=True)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        await fleet.gather(["a", "b"], progress=True)
+    last = capsys.readouterr().err.rpartition("\r")[2]
+    assert last.startswith("\x1b[K2 of 2 runs, $0.")
+    assert last.endswith(" s\n")
+
+
+async def test_a_few_runs_have_no_pace() -> None:
+    async with Fleet(runner=PlayedRunner(seconds=6), concurrency=1) as fleet:
+        await fleet.gather(["a", "b", "c"])
+        assert (await fleet.status()).runs_per_minute == 0

@@ -202,6 +202,14 @@ async def test_a_schema_has_the_names_of_keys_and_no_keys(path: Path) -> None:
         await fleet.gather(["a"], options={"json_schema": schema})
 
 
+async def test_a_journal_makes_no_directories(tmp_path: Path) -> None:
+    fleet = Fleet(runner=PlayedRunner(), journal=tmp_path / "no" / "such" / "runs.db")
+    with pytest.raises(FleetJournalError, match=r"there is no directory .*such; make it first, or correct the path"):
+        async with fleet:
+            pytest.fail("it has no journal")
+    assert not [*tmp_path.iterdir()]
+
+
 async def test_many_queued_runs_are_not_loaded(path: Path) -> None:
     runner = PlayedRunner(seconds=0.001)
     async with Fleet(runner=runner, journal=path, concurrency=4) as fleet:

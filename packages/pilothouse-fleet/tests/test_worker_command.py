@@ -71,7 +71,7 @@ def test_the_flags() -> None:
 def test_what_a_batch_leaves_is_done_by_workers_and_read_from_the_journal(run: Any, fake: FakeCLI) -> None:
     code, out, err = run("batch", prompts(4), "--enqueue", "--journal", "runs.db", "--model", "opus")
     assert (code, out) == (0, "")
-    assert err == "4 runs are in the journal; `pilothouse worker --journal runs.db` does them\n"
+    assert err == "added to the journal: 4 runs; execute them with `pilothouse worker --journal runs.db`\n"
     assert fake.calls == []
 
     code, out, err = run("worker", "--journal", "runs.db", "--until-empty", "--cli", fake.path)
@@ -90,14 +90,14 @@ def test_what_a_batch_leaves_is_done_by_workers_and_read_from_the_journal(run: A
         (str(n), "succeeded", "Hello") for n in range(4)
     ]
     code, out, err = run("batch", "results", "--journal", "runs.db", "-o", "out.csv")
-    assert (code, out, err) == (0, "", "4 runs are in out.csv\n")
+    assert (code, out, err) == (0, "", "wrote 4 runs to out.csv\n")
     with Path("out.csv").open(newline="") as file:
         assert [row["key"] for row in csv.DictReader(file)] == ["0", "1", "2", "3"]
 
 
 def test_results_say_what_has_not_ended(run: Any, fake: FakeCLI) -> None:
     run("batch", prompts(3), "--enqueue", "--journal", "runs.db")
-    assert run("batch", "results", "--journal", "runs.db") == (0, "", "3 runs have not ended\n")
+    assert run("batch", "results", "--journal", "runs.db") == (0, "", "3 runs have not finished\n")
     assert states() == ["queued"] * 3
 
 
@@ -142,7 +142,7 @@ def test_sigterm_leaves_what_runs_to_the_next_worker(run: Any, fake: FakeCLI) ->
         worker.terminate()
         err = worker.communicate(timeout=LIMIT_S)[1]
         assert worker.returncode == 0, err
-        assert "stopping what runs" in err
+        assert "stopping the runs" in err
         assert states() == ["interrupted"] * 2
     assert run("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty")[0] == 0
     assert states() == ["succeeded"] * 2
@@ -161,7 +161,7 @@ def test_ctrl_c_once_and_twice(run: Any) -> None:
         until(lambda: asked(fake) == 1)
         worker.terminate()
         assert worker.stderr is not None
-        while "once more" not in worker.stderr.readline():
+        while "press Ctrl-C again" not in worker.stderr.readline():
             pass
         worker.terminate()
         err = worker.communicate(timeout=LIMIT_S)[1]
@@ -187,7 +187,7 @@ BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "nothing to leave": (
         ("batch", "resume", "--enqueue", "--journal", "x.db"), 2,
-        "--enqueue puts the prompts of a file in: give the file",
+        "--enqueue needs a file of prompts",
     ),
     "a worker that does not work": (
         ("worker", "--journal", "x.db", "--concurrency", "0"), 2,

@@ -24,7 +24,7 @@ from pilothouse.options import TABLE, InvalidValueError, Option, value_types
 from pilothouse.options.value_types import make_parse_error
 from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
-from pilothouse_cli.help_texts import OVERVIEW, SHOWN_OPTIONS, HelpFormatter, describe_option, get_flag
+from pilothouse_cli.help_texts import OVERVIEW, USUAL_OPTIONS, HelpFormatter, describe_option, get_flag
 
 if TYPE_CHECKING:
     from pilothouse_cli.screen import Screen
@@ -39,7 +39,7 @@ def explain_wrong_command(word: str, commands: Collection[str]) -> str:
     if word in _CLAUDE_FLAGS:
         return _CLAUDE_FLAGS[word]
     if word.startswith("-"):
-        return f"{word.partition('=')[0]} stands behind a command, as in `pilothouse ask {word.partition('=')[0]} …`"
+        return f"{word.partition('=')[0]} goes after a command, as in `pilothouse ask {word.partition('=')[0]} …`"
     if " " in word.strip() or word.endswith("?"):
         return f"to ask a question: pilothouse ask {shlex.quote(word)}"
     near = find_similar_name(word.lower(), commands)
@@ -51,7 +51,7 @@ def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
     """Explain the `rest`, arguments that a command with these flags does not take."""
     unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
     if unknown is None:
-        return f"unrecognized arguments: {' '.join(rest)}; put a text of several words in quotes"
+        return f"unrecognized arguments: {' '.join(rest)}; put text with spaces in quotes"
     if unknown in _CLAUDE_FLAGS:
         return f"unrecognized arguments: {unknown}; {_CLAUDE_FLAGS[unknown]}"
     near = find_similar_name(unknown, flags)
@@ -185,7 +185,7 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
     commands = parser.add_subparsers(prog=PROGRAM, dest="command", metavar="COMMAND", help=listed)
     below: dict[str, argparse.ArgumentParser] = {}
     for name, command in COMMANDS.items():
-        text, head, examples = cleandoc(command.request.__doc__ or "").replace("%", "%%").partition("\nExamples")
+        text, head, examples = cleandoc(command.request.__doc__ or "").partition("\nExamples")
         below[name] = commands.add_parser(
             name,
             help=command.summary,
@@ -195,9 +195,9 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
-        flags.add_flags(below[name], command.request)
+        flags.add_flags(below[name], command.request, show_all=show_all)
         if "settings" in command.request.__dataclass_fields__:
-            _add_settings(below[name], show_all=show_all)
+            _add_settings(below[name], command.request, show_all=show_all)
         if command.request is flags.SessionsRequest:
             _add_session_actions(below[name])
     return parser, below
@@ -218,19 +218,21 @@ def _add_session_actions(parser: argparse.ArgumentParser) -> None:
     for name, (text, kind) in flags.SESSION_ACTIONS.items():
         described = f"{text[:1].upper()}{text[1:]}."
         below = actions.add_parser(name, help=text, description=described, formatter_class=HelpFormatter)
-        flags.add_flags(below, kind)
+        flags.add_flags(below, kind, show_all=True)
 
 
-def _add_settings(parser: argparse.ArgumentParser, *, show_all: bool) -> None:
+def _add_settings(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: bool) -> None:
     """Add the flags of the options of a query, in the groups of their table."""
-    parser.add_argument("--help-all", action="help", help="show this help with every option of a query")
+    parser.add_argument("--help-all", action="help", help="show this help with every option")
     parser.add_argument(
         "--transport",
         dest=_OPTION_DEST + "transport",
         type=flags.parse_transport,
         default=argparse.SUPPRESS,
         metavar="KIND",
-        help="where it runs: record:FILE records the run in a file; replay:FILE answers from one; native asks the "
+        help=argparse.SUPPRESS
+        if not show_all
+        else "where it runs: record:FILE records the run in a file; replay:FILE answers from one; native asks the "
         "Messages API without Claude Code; ws://HOST:PORT runs on a host, whose token is in PILOTHOUSE_HOST_TOKEN; "
         "ssh:HOST, podman:IMAGE, docker:IMAGE (with this directory as /work) and pod:NAME run Claude Code there",
     )
@@ -240,15 +242,27 @@ def _add_settings(parser: argparse.ArgumentParser, *, show_all: bool) -> None:
         default=[],
         type=parse_assignment,
         metavar="NAME=VALUE",
-        help="any other option, as `pilothouse options` lists them; lists as A,B, mappings as JSON",
+        help="any other option, as `pilothouse options` lists them; lists as A,B, mappings as JSON"
+        if show_all
+        else argparse.SUPPRESS,
     )
+    usual = None if show_all else parser.add_argument_group("usual options of a query (all of them: --help-all)")
     for title, options in groupby(TABLE.values(), key=lambda option: option.group):
-        group = parser.add_argument_group(title)
+        group = usual or parser.add_argument_group(title)
         for option in options:
             if (flag := get_flag(option)) is not None:
-                shown = show_all or option.name in SHOWN_OPTIONS
-                text = describe_option(option).replace("%", "%%") if shown else argparse.SUPPRESS
+                text = describe_option(option).replace("%", "%%")
+                if not show_all:
+                    is_rare = any(option.name in names for each, names in _RARE_FOR.items() if issubclass(kind, each))
+                    text = argparse.SUPPRESS if is_rare else USUAL_OPTIONS.get(option.name, argparse.SUPPRESS)
                 _add_option(group, option, flag, text)
+
+
+_RARE_FOR: Mapping[type[Any], Collection[str]] = {
+    flags.ChatRequest: ("json_schema",),
+    flags.FleetRequest: ("continue_conversation", "resume"),
+}
+"""Usual options that are rare for a command."""
 
 
 def _add_option(group: Any, option: Option, flag: str, text: str) -> None:

@@ -18,7 +18,6 @@ from pilothouse.errors import (
     CLINotFoundError,
     CLIVersionError,
     ControlTimeout,
-    Interrupted,
     PilothouseError,
     ResultError,
     UsageError,
@@ -30,7 +29,7 @@ from pilothouse.transports import find_cli
 from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.failures import describe_failure, explain_failure, quote_question, report_failure
 from pilothouse_cli.flags import AskRequest, RunRequest
-from pilothouse_cli.progress import TRUNCATED_NOTE, ProgressPrinter, is_truncated
+from pilothouse_cli.progress import ProgressPrinter
 from pilothouse_cli.screen import ANSWER_CONTROLS, Screen
 
 STDIN_GRACE_SECONDS = 3.0
@@ -76,7 +75,7 @@ def _read_stdin_when_ready(note: Callable[[str], object]) -> bytes:
     reader.start()
     reader.join(STDIN_GRACE_SECONDS)
     if reader.is_alive():
-        note(f"nothing came on standard input within {STDIN_GRACE_SECONDS:g} s; going on without it")
+        note(f"no standard input within {STDIN_GRACE_SECONDS:g} s; continuing without it")
         return b""
     return first[0] + _read_stdin() if first and first[0] else b""
 
@@ -111,7 +110,6 @@ class AskRun:
         self._redact = Redactor(secret_values(os.environ)).redact
         self._options = Options()
         self._query: Query | None = None
-        self._was_truncated = False  # the embedded model reached its output limit
 
     async def run(self) -> int:
         """Make the query and show the answer."""
@@ -138,7 +136,8 @@ class AskRun:
                 thinking=self._request.thinking,
             )
             listener = self._make_listener(printer)
-            self._was_truncated = await forward_messages(query, listener, may_cut=self._request.local)
+            async for message in query:
+                listener(message)
             result = await query.result()
         self._screen.end_text()
         self._screen.idle()
@@ -154,9 +153,7 @@ class AskRun:
                 return lambda message: write_line(message.raw_line or encode(message))
 
     async def _print_end(self, result: QueryResult, printer: ProgressPrinter) -> int:
-        error = None if self._was_truncated and isinstance(result.error, Interrupted) else result.error
-        if self._was_truncated:
-            self._screen.note(TRUNCATED_NOTE, "warning")
+        error = result.error
         if self._request.form == "json":
             self._write_json(result, error)
         if error is not None:
@@ -199,8 +196,6 @@ class AskRun:
         body = make_result_body(result or QueryResult(()), error)
         if self._request.local:
             body["cost_usd"] = 0.0  # the CLI computes the cost of the model that it believes to use
-        if self._was_truncated and result is not None and error is None:
-            body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
         write_line(self._redact(text).encode())
 
@@ -215,23 +210,6 @@ def make_run_options(request: RunRequest, screen: Screen, more: Mapping[str, Any
     if cwd is not None and not Path(cwd).is_dir():
         raise UsageError(f"--cwd: there is no directory {cwd}")
     return own
-
-
-async def forward_messages(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
-    """Pass every message to `listener`; return whether the answer was cut.
-
-    With `may_cut`, the run is stopped when the model reaches its output limit. Claude Code would ask the model to
-    continue, and a small model then repeats itself; after three times that counts as a failure.
-    """
-    cut = False
-    async for message in query:
-        if cut:
-            continue  # the end of a stopped run
-        listener(message)
-        if may_cut and is_truncated(message):
-            cut = True
-            await query.interrupt()
-    return cut
 
 
 def make_result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:

@@ -105,7 +105,7 @@ _REQUIRED_TOGETHER = (
 def make_workspace_settings(request: WorkspaceRequest) -> dict[str, Any]:
     """Make the arguments of `Fleet` for a request; raises UsageError."""
     if request.worktree is not None and request.copy_from is not None:
-        raise UsageError("--worktree and --copy-from are two ways to make a directory: give one of them")
+        raise UsageError("give --worktree or --copy-from, not both")
     for names, needed in _REQUIRED_TOGETHER:
         for name in names:
             if getattr(request, name) and not any(getattr(request, one) for one in needed):
@@ -197,7 +197,7 @@ class _FleetCommand(Generic[RequestT]):
             self._scope.cancel()
             return
         self._first_signal = signum
-        self._screen.note("stopping what runs; Ctrl-C once more ends it at once", "warning")
+        self._screen.note("stopping the runs; press Ctrl-C again to quit at once", "warning")
         self._stop_event.set()
 
     async def _follow(
@@ -355,9 +355,9 @@ class PromptFile:
             found = digest_prompt(asked.prompt)
             before, where = known.setdefault(asked.key, (found, line))
             if before != found:
-                raise self._make_error(line, f"key {asked.key!r} stands in line {where} already, with another prompt")
+                raise self._make_error(line, f"key {asked.key!r} is used in line {where} already, for another prompt")
         if not known:
-            raise UsageError(f"{self._name}: there is no prompt in it")
+            raise UsageError(f"{self._name}: it has no prompts")
         return len(known)
 
     def __iter__(self) -> Iterator[PromptLine]:
@@ -425,7 +425,7 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
 
     def _advise(self, error: Exception) -> None:
         if self._request.journal is not None and is_systemic(error):
-            self._screen.note(f"when that is corrected, `{self._resume_command}` continues", "warning")
+            self._screen.note(f"once that is fixed, continue with `{self._resume_command}`", "warning")
 
     @property
     def _resume_command(self) -> str:
@@ -449,7 +449,7 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
         if self._first_signal is None:
             return FAILED if failed_count else 0
         if self._request.journal is not None:
-            self._screen.note(f"interrupted; `{self._resume_command}` continues", "warning")
+            self._screen.note(f"interrupted; continue with `{self._resume_command}`", "warning")
         return self._signal_code
 
     def _open_prompts(self) -> PromptFile | None:
@@ -457,7 +457,7 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
         if request.action == "run":
             return PromptFile(request.source, is_persistent=request.journal is not None)
         if request.enqueue:
-            raise UsageError("--enqueue puts the prompts of a file in: give the file")
+            raise UsageError("--enqueue needs a file of prompts")
         journal = self._require_journal(f"batch {request.action}")
         if not Path(journal).exists():
             raise UsageError(f"there is no journal {journal}")
@@ -483,12 +483,12 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
     async def _enqueue(self, prompts: PromptFile) -> int:
         """Add the prompts for a worker to execute."""
         if self._request.local:
-            raise UsageError("--local applies where runs are executed: give it to the worker")
+            raise UsageError("give --local to the worker, which executes the runs")
         journal = self._require_journal("--enqueue")
         async with self._make_fleet(concurrency=0) as fleet:
             count = await fleet.enqueue(prompts, key="key", options=self._make_options)
         again = f"pilothouse worker --journal {journal}"
-        self._screen.note(f"{count} runs are in the journal; `{again}` does them", "title")
+        self._screen.note(f"added to the journal: {count} runs; execute them with `{again}`", "title")
         return 0
 
     def _make_options(self, prompt: PromptLine) -> Mapping[str, Any]:
@@ -527,9 +527,9 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
                     page = await journal.rows(None, page[-1].number, PAGE_SIZE)
                 found = await journal.status()
         if self._request.output is not None:
-            self._screen.note(f"{count} runs are in {self._request.output}", "title")
+            self._screen.note(f"wrote {count} runs to {self._request.output}", "title")
         if found.left:
-            self._screen.note(f"{found.left} runs have not ended", "warning")
+            self._screen.note(f"{found.left} runs have not finished", "warning")
         return 0
 
     def _open_journal(self) -> AbstractAsyncContextManager[SqliteJournal]:

@@ -20,7 +20,7 @@ from pilothouse.client.controls import to_results
 from pilothouse.errors import AuthenticationError, CLIExitedError, Interrupted, PilothouseError, UsageError
 from pilothouse.messages import InitMessage, ResultMessage
 from pilothouse.options import Options, Settings
-from pilothouse.permissions import Allow, Deny, PermissionMode, PermissionRequest
+from pilothouse.permissions import Deny, PermissionMode, PermissionRequest
 from pilothouse.support import Redactor, find_similar_name, secret_values
 from pilothouse_cli.ask import make_run_options
 from pilothouse_cli.chat_editor import STEERING_PROMPT, EditorInput
@@ -41,22 +41,15 @@ from pilothouse_cli.failures import (
     report_failure,
 )
 from pilothouse_cli.flags import ChatRequest
-from pilothouse_cli.install import apply_local_model
+from pilothouse_cli.install import LOCAL_MODEL_NAME, apply_local_model
 from pilothouse_cli.markdown_view import MarkdownView
-from pilothouse_cli.progress import (
-    TRUNCATED_NOTE,
-    ChatCosts,
-    ChatProgressPrinter,
-    format_denials,
-    is_truncated,
-    shorten_text,
-)
+from pilothouse_cli.progress import ChatCosts, ChatProgressPrinter, format_denials, shorten_text
 from pilothouse_cli.screen import Screen, Style, escape_invisible
 from pilothouse_cli.terminal import SIGNAL_BASE, forward_signals
 
 LOCAL_CHAT = "chat --local"
-LOCAL_MODEL_NAME = "SmolLM2-135M"
 
+_DEVELOPER_COMMANDS = frozenset({"heapdump"})
 _LEAVING_COMMANDS = ("exit", "quit")
 # A path such as /etc/hosts is not a command.
 _COMMAND_LINE = re.compile(r"/([\w:.-]+)(?:\s+(.*))?", re.DOTALL)
@@ -126,17 +119,22 @@ async def _help(chat: Chat, rest: str) -> None:
     width = max(len(row[0]) for row in rows)
     for what, about in rows:
         chat.print_line(f"  {what:<{width}}  {about}")
-    if theirs := sorted({f"/{name}" for name, _ in _list_cli_commands(chat.session)}):
-        chat.print_line(f"of Claude Code: {' '.join(theirs)}", "quiet")
-    chat.print_line(
-        "Alt-Enter or a backslash at the end starts a new line; Ctrl-C stops the answer, Ctrl-D leaves", "quiet"
+    theirs = sorted({f"/{name}" for name, about in _list_cli_commands(chat.session) if _is_for_people(name, about)})
+    if theirs:
+        chat.print_paragraph(f"Claude Code's own: {' '.join(theirs)}")
+    chat.print_paragraph(
+        "Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-C stops the answer. Ctrl-D leaves."
     )
     if chat.takes_words:
-        chat.print_line(
-            "while Claude works, what you type and send with Enter is read before its next step; with /queue before "
-            "it, it waits and is your next prompt",
-            "quiet",
+        chat.print_paragraph(
+            "You can type while Claude works: it reads what you send before its next step. /queue TEXT keeps the text "
+            "as your next prompt."
         )
+
+
+def _is_for_people(name: str, description: str) -> bool:
+    """Whether a command of Claude Code is worth a place in `/help`; all of them work."""
+    return bool(description) and not name.startswith("_") and name not in _DEVELOPER_COMMANDS
 
 
 async def _model(chat: Chat, rest: str) -> None:
@@ -145,9 +143,9 @@ async def _model(chat: Chat, rest: str) -> None:
             raise UsageError(escape_invisible(f"there is no model {rest!r}; did you mean {near}? (/model lists them)"))
         name = await chat.session.set_model(rest)
         chat.model = name or rest
-        chat.print_line(f"model {chat.model} from now on")
+        chat.print_line(f"now using model {chat.model}")
         return
-    chat.print_line(f"model {chat.model_name()}; /model NAME takes another:")
+    chat.print_line(f"model {chat.model_name()}; change it with /model NAME:")
     for model in _list_models(chat.session):
         chat.print_line(shorten_text(f"  {model.value:<12} {model.description or model.display_name}"), "quiet")
 
@@ -161,11 +159,11 @@ def _resolve_model(name: str, known: Collection[str]) -> str | None:
 async def _mode(chat: Chat, rest: str) -> None:
     if not rest:
         chat.print_line(
-            f"permission mode {chat.mode_name()}; /mode NAME takes another: {', '.join(get_args(PermissionMode))}"
+            f"permission mode {chat.mode_name()}; change it with /mode NAME: {', '.join(get_args(PermissionMode))}"
         )
         return
     chat.mode = await chat.session.set_permission_mode(rest) or rest
-    chat.print_line(f"permission mode {chat.mode} from now on")
+    chat.print_line(f"now in permission mode {chat.mode}")
 
 
 async def _cost(chat: Chat, rest: str) -> None:
@@ -176,31 +174,31 @@ async def _cost(chat: Chat, rest: str) -> None:
 async def _fork(chat: Chat, rest: str) -> None:
     before = chat.session.id
     await chat.switch_session(chat.session.fork())
-    chat.print_line(f"a copy goes on as {chat.session.id}; the original stays as it is: {before}")
+    chat.print_line(f"continuing in a copy: {chat.session.id}; the original is unchanged: {before}")
 
 
 async def _clear(chat: Chat, rest: str) -> None:
     before = chat.session.id
     now = await chat.session.clear()
-    chat.print_line(f"a fresh conversation: {now} (before: {before})")
+    chat.print_line(f"new conversation: {now} (previous: {before})")
 
 
 async def _resume(chat: Chat, rest: str) -> None:
     if not rest:
-        raise UsageError("which one? /resume ID")
+        raise UsageError("give its id: /resume ID")
     await chat.switch_session(chat.make_session(resume=rest))
-    chat.print_line(f"going on with {chat.session.id}")
+    chat.print_line(f"continuing {chat.session.id}")
 
 
 async def _status(chat: Chat, rest: str) -> None:
     session, health = chat.session, chat.session.health()
-    reason = f" ({health.reason})" if health.reason else ""
+    reason, restarts = f": {health.reason}" if health.reason else "", session.restarts
     rows = {
         "session": session.id or "not known yet",
         "model": chat.model_name(),
         "mode": chat.mode_name(),
         "directory": chat.directory(),
-        "child": f"{health.state}{reason}, process {session.pid}, started again {session.restarts} times",
+        "child": f"{health.state}{reason} (pid {session.pid}, {restarts} restart{'' if restarts == 1 else 's'})",
     }
     for name, value in rows.items():
         chat.print_line(f"  {name:<9}  {value}")
@@ -208,7 +206,7 @@ async def _status(chat: Chat, rest: str) -> None:
 
 async def _queue(chat: Chat, rest: str) -> None:
     if not rest:
-        raise UsageError("what? /queue TEXT")
+        raise UsageError("give the text: /queue TEXT")
     chat.queue(rest)
 
 
@@ -232,17 +230,17 @@ CHAT_COMMANDS: dict[str, ChatCommand] = {
     "help": ChatCommand("", "list the commands", _help),
     "model": ChatCommand("[NAME]", "show or change the model", _model, lambda s: [m.value for m in _list_models(s)]),
     "mode": ChatCommand("[MODE]", "show or change the permission mode", _mode, lambda _: get_args(PermissionMode)),
-    "cost": ChatCommand("", "what every answer has cost, and all together", _cost),
-    "status": ChatCommand("", "session, model, mode, directory, health", _status),
-    "fork": ChatCommand("", "go on in a copy of this conversation", _fork),
-    "clear": ChatCommand("", "forget the conversation", _clear),
-    "resume": ChatCommand("ID", "go on with another conversation", _resume),
-    "queue": ChatCommand("TEXT", "while Claude works: a prompt for afterwards", _queue),
-    "login": ChatCommand("[console]", "log in at Claude, in a browser", _login, lambda _: ACCOUNTS),
+    "cost": ChatCommand("", "show the cost of each answer and the total", _cost),
+    "status": ChatCommand("", "show session, model, mode, directory and health", _status),
+    "fork": ChatCommand("", "continue in a copy of this conversation", _fork),
+    "clear": ChatCommand("", "start a new conversation", _clear),
+    "resume": ChatCommand("ID", "continue another conversation", _resume),
+    "queue": ChatCommand("TEXT", "queue a prompt while Claude works", _queue),
+    "login": ChatCommand("[console]", "log in to Claude in a browser", _login, lambda _: ACCOUNTS),
     "mcp": ChatCommand(
-        "[login|logout NAME]", "list MCP servers, or change the login at one", _mcp, lambda _: MCP_ACTIONS
+        "[login|logout NAME]", "list MCP servers; log in to one, or log out", _mcp, lambda _: MCP_ACTIONS
     ),
-    "exit": ChatCommand("", "leave; so does Ctrl-D", _exit),
+    "exit": ChatCommand("", "quit, like Ctrl-D", _exit),
     "quit": ChatCommand("", "", _exit),
 }
 
@@ -325,8 +323,8 @@ class Chat:
             self._screen.busy("starting Claude Code")
             await self.session.start()
         self._is_started = True
-        ways = "; /help lists the commands, Ctrl-D leaves" if self._interactive else ""
-        self.print_line(f"{self.model_name()} in {self.directory()}{ways}", "quiet")
+        ways = ". /help lists the commands; Ctrl-D leaves." if self._interactive else ""
+        self.print_paragraph(f"{self.model_name()} in {self.directory()}{ways}")
         if self._interactive and self._request.prompt is None and _has_no_key(self.session):
             report_failure(self._screen, explain_missing_key(LOCAL_CHAT, self._options.cli, LOGIN_COMMAND))
 
@@ -338,8 +336,8 @@ class Chat:
         more: dict[str, Any] = {"partial_messages": True}
         asked_elsewhere = {"permission_prompt_tool_name", "permission_prompts"} & self._request.settings.keys()
         if self._interactive and not asked_elsewhere:
-            asker = self._prompter
-            more |= {"can_use_tool": self._can_use_tool, "on_question": asker.on_question, "on_plan": asker.on_plan}
+            names = ("can_use_tool", "on_question", "on_plan")
+            more |= {name: self._record_decisions(getattr(self._prompter, name)) for name in names}
         own = make_run_options(self._request, self._screen, more)
         default_agent().session(own)  # mistakes are reported before anything is fetched
         return await apply_local_model(own, stack, self._screen) if self._request.local else own
@@ -377,7 +375,7 @@ class Chat:
                 if isinstance(message, ResultMessage) and message.is_woken and message.result:
                     async with self._prompter.lock, self._input.pause_prompt():
                         self._screen.end_text()
-                        self.print_line("a background task has ended:", "quiet")
+                        self.print_line("a background task has finished:", "quiet")
                         self._screen.text(message.result)
                         self._screen.end_text()
 
@@ -415,7 +413,7 @@ class Chat:
             async with self._interruptible(scope.cancel):
                 prompt = await run_command(self, line)
         if scope.cancelled_caught:
-            self.print_line("given up", "warning")
+            self.print_line("cancelled", "warning")
         return prompt
 
     @asynccontextmanager
@@ -437,7 +435,8 @@ class Chat:
     async def _run_turn(self, prompt: str) -> None:
         query = self.session.query(prompt)
         self._printer = printer = ChatProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
-        outcome: tuple[QueryResult, bool] | Exception = Interrupted("it was not asked")
+        self._prompter.waited = 0.0
+        outcome: QueryResult | Exception = Interrupted("it was not asked")
         async with (
             anyio.create_task_group() as tasks,
             self._interruptible(lambda: tasks.start_soon(self._stop_turn, query)),
@@ -454,25 +453,19 @@ class Chat:
             self._queued.clear()
         if isinstance(outcome, Exception):
             raise outcome
-        result, was_cut = outcome
-        self._finish_turn(result, printer, was_truncated=was_cut)
+        self._finish_turn(outcome, printer)
 
-    async def _print_answer(self, query: Query, printer: ChatProgressPrinter) -> tuple[QueryResult, bool] | Exception:
-        """Print the answer. Return the result and whether it was cut; or the error that prevented it."""
-        restarts, cut = self.session.restarts, False
+    async def _print_answer(self, query: Query, printer: ChatProgressPrinter) -> QueryResult | Exception:
+        """Print the answer. Return the result, or the error that prevented it."""
+        restarts = self.session.restarts
         try:
             await query.start()
             if self.session.restarts > restarts:
-                self.print_line("Claude Code had ended; it was started again, and the conversation goes on", "warning")
+                self.print_line("Claude Code had stopped; it was restarted, and the conversation continues", "warning")
             async for message in query:
-                if cut:
-                    continue  # the end of a stopped run
                 async with self._prompter.lock:  # not during a question
                     printer.print_message(message)
-                if self._request.local and is_truncated(message):
-                    cut = True
-                    await query.interrupt()
-            return await query.result(), cut
+            return await query.result()
         except (PilothouseError, OSError) as error:
             return error
 
@@ -491,7 +484,7 @@ class Chat:
                 name, rest = asked
                 later = rest if name == "queue" and rest else line
                 self.queue(later)
-                self.print_line(f"when the answer is finished: {shorten_text(later)}", "quiet")
+                self.print_line(f"queued until the answer is finished: {shorten_text(later)}", "quiet")
 
         with self._screen.above(editor):
             async with anyio.create_task_group() as steering, anyio.create_task_group() as reading:
@@ -527,18 +520,18 @@ class Chat:
 
     async def _stop_turn(self, query: Query) -> None:
         self._screen.end_text()
-        self.print_line("stopping; Ctrl-C again leaves", "warning")
+        self.print_line("stopping; press Ctrl-C again to quit", "warning")
         try:
             await query.interrupt()
         except PilothouseError as error:
             self.print_line(describe_failure(error).line, "error")
 
-    def _finish_turn(self, result: QueryResult, printer: ChatProgressPrinter, *, was_truncated: bool) -> None:
+    def _finish_turn(self, result: QueryResult, printer: ChatProgressPrinter) -> None:
         if printer.init is not None:
             self.model, self.mode = printer.init.model, printer.init.permission_mode
             self._print_needed_logins(printer.init)
         if isinstance(result.error, Interrupted):
-            self.print_line(TRUNCATED_NOTE if was_truncated else "stopped; the conversation goes on", "warning")
+            self.print_line("stopped; the conversation continues", "warning")
         elif result.error is not None:
             self._print_failure(result.error)
         elif not printer.has_printed_text and result.text:
@@ -548,7 +541,7 @@ class Chat:
         if not self._interactive and (denials := format_denials(result)) is not None:
             self.print_line(denials, "warning")
         self._answered_session_id = result.session_id or self._answered_session_id
-        self.costs.add(result)
+        self.costs.add(result, self._prompter.waited)
         if not self._request.quiet and not isinstance(result.error, AuthenticationError):
             self.print_line(self.costs.format_last(), "quiet")
 
@@ -560,11 +553,15 @@ class Chat:
 
     # Permissions.
 
-    async def _can_use_tool(self, request: PermissionRequest) -> Allow | Deny:
-        decision = await self._prompter.can_use_tool(request)
-        if self._printer is not None:
-            self._printer.record_decision(request.tool_use_id, denied=isinstance(decision, Deny))
-        return decision
+    def _record_decisions(self, ask: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        async def decide(request: Any) -> Any:
+            decision = await ask(request)
+            call: PermissionRequest = getattr(request, "request", request)
+            if self._printer is not None:
+                self._printer.record_decision(call.tool_use_id, denied=isinstance(decision, Deny))
+            return decision
+
+        return decide
 
     async def _wait_until_printed(self, tool_use_id: str) -> None:
         if self._printer is not None:
@@ -601,7 +598,7 @@ class Chat:
         login = LOGIN_COMMAND if self._interactive and self._is_started else None
         failure = explain_failure(error, LOCAL_CHAT, default_agent().options.merge(self._options), login)
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
-            failure = replace(failure, line=f"{failure.line}; the next prompt starts it again")
+            failure = replace(failure, line=f"{failure.line}; your next prompt restarts it")
         report_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))
         if not (self._interactive and self._is_started):
             self._code = self._code or failure.code
@@ -611,7 +608,7 @@ class Chat:
             return
         again = shlex.join(("chat", "--resume", self._answered_session_id, *self._request.flags))
         self.print_line(
-            f"session {self._answered_session_id}; go on with: {get_own_command()} {self._redact(again)}", "quiet"
+            f"session {self._answered_session_id}; continue with: {get_own_command()} {self._redact(again)}", "quiet"
         )
 
     # Used by commands.
@@ -619,6 +616,10 @@ class Chat:
     def print_line(self, line: str, style: Style = "") -> None:
         """Print one line for the user."""
         self._screen.note(escape_invisible(line), style)
+
+    def print_paragraph(self, text: str) -> None:
+        """Print a remark, wrapped between words to the width of the terminal."""
+        self._screen.paragraph(escape_invisible(text), "quiet")
 
     @property
     def takes_words(self) -> bool:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal, Protocol, TypeVar
@@ -217,7 +218,7 @@ def preview_call(request: PermissionRequest) -> list[StyledLine]:
     """Return the effect of the call, in lines."""
     show = _PREVIEWS.get(request.tool_name, _arguments)
     lines = [*show(request.tool_input)]
-    for label, text in (("why asked", request.reason), ("path", request.blocked_path)):
+    for label, text in (("reason", request.reason), ("path", request.blocked_path)):
         if text and not any(text in line for line, _ in lines):
             lines.append((f"{label}: {text}", "quiet"))
     return [(escape_invisible(line), style) for line, style in _shorten_lines(lines)]
@@ -334,6 +335,7 @@ class TerminalPrompter:
         self._wait_until_printed = wait_until_printed
         self._session_updates: set[tuple[str, str]] = set()
         self.lock = anyio.Lock()
+        self.waited = 0.0  # seconds that people have taken for their answers
 
     async def can_use_tool(self, request: PermissionRequest) -> Allow | Deny:
         """Ask whether a call may run: once, for the session, or not at all."""
@@ -363,12 +365,15 @@ class TerminalPrompter:
     async def _read_decision(self, has_session: bool) -> tuple[PermissionChoice, str]:
         """Return the decision and the reason that the user gave."""
         question = f"  [o]nce, {'for the [s]ession, ' if has_session else ''}[d]eny (d REASON tells why): "
+        keys = "o, s or d" if has_session else "o or d"
         while True:
             answer = await self._read_answer(question)
             first, _, rest = answer.strip().partition(" ")
             word = _PERMISSION_CHOICES.get(first.lower())
             if word is not None and (word != "session" or has_session) and (word == "deny" or not rest):
                 return word, rest.strip()
+            if first:
+                self._screen.note(f"  {answer.strip()!a} is not an answer; type {keys}, or d and a reason", "warning")
 
     async def on_question(self, request: QuestionRequest) -> Answers | bool:
         """Return the answers, in order; False if there are none."""
@@ -403,10 +408,13 @@ class TerminalPrompter:
         return typed.lower() in _YES_WORDS or (False if typed.lower() in _NO_WORDS else typed)
 
     async def _read_answer(self, question: str) -> str:
+        started = time.monotonic()
         try:
             answer = await self._input.ask(question)
         except CtrlC:
             answer = None
+        finally:
+            self.waited += time.monotonic() - started
         if answer is None:
             self._stop()
             await anyio.sleep_forever()  # until the CLI cancels the question, as it does after an interrupt
@@ -420,7 +428,7 @@ class TerminalPrompter:
             self._screen.end_text()
             self._screen.idle()
             if self._input.is_typed_in:  # else what is being typed could become the answer
-                self._screen.note("? Claude asks something: first send your line (Enter) or empty it (Ctrl-U)", "title")
+                self._screen.note("? Claude has a question: first send your line (Enter) or clear it (Ctrl-U)", "title")
                 await self._input.finish_line()
             async with self._input.pause_prompt():
                 yield

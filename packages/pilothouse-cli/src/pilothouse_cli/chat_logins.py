@@ -61,14 +61,14 @@ async def log_in_to_claude(chat: ChatView, account: str) -> None:
         raise UsageError(f"/login takes {' or '.join(ACCOUNTS)}")
     _check_can_ask(chat)
     login = await chat.session.login("console" if account == "console" else "claude")
-    chat.print_line("open this page and log in; it shows a code:")
+    chat.print_line("open this page and log in; it will show a code:")
     chat.print_line(login.url)
     found = await _paste(chat, "code: ", login.complete)
     if found is not None:
         plan = f" ({found.subscription_type})" if found.subscription_type else ""
-        chat.print_line(f"logged in at Claude as {found.email or 'an account without an address'}{plan}")
+        chat.print_line(f"logged in to Claude as {found.email or 'an account without an address'}{plan}")
         if found.api_key_source:
-            chat.print_line("the key that Claude Code was given still takes precedence over this login", "warning")
+            chat.print_line("Claude Code still uses its API key instead of this login", "warning")
 
 
 async def handle_mcp(chat: ChatView, rest: str) -> None:
@@ -80,7 +80,7 @@ async def handle_mcp(chat: ChatView, rest: str) -> None:
         raise UsageError("/mcp lists the servers; /mcp login NAME and /mcp logout NAME change the login at one")
     elif action == "logout":
         await chat.session.mcp.clear_auth(server.strip())
-        chat.print_line(f"the login at {server.strip()} is gone")
+        chat.print_line(f"logged out of {server.strip()}")
     else:
         await _log_in_to_server(chat, server.strip())
 
@@ -99,9 +99,7 @@ async def _log_in_to_server(chat: ChatView, server: str) -> None:
     _check_can_ask(chat)
     login = await chat.session.mcp.authenticate(server)
     if login.url is not None:
-        chat.print_line(
-            "open this page and log in; if your browser runs on another machine, the last page does not load:"
-        )
+        chat.print_line("open this page and log in; in a browser on another machine, the last page will not load:")
         chat.print_line(login.url)
         question = "paste the address of the last page, or wait for your browser: "
         connected = await _paste_or_wait(chat, question, login.complete, login.wait)
@@ -109,12 +107,12 @@ async def _log_in_to_server(chat: ChatView, server: str) -> None:
         connected = await login.wait()
     if connected is not None:
         count = len(connected.tools)
-        chat.print_line(f"logged in at {server}; it has {count} {'tool' if count == 1 else 'tools'}")
+        chat.print_line(f"logged in to {server}, which has {count} {'tool' if count == 1 else 'tools'}")
 
 
 def _check_can_ask(chat: ChatView) -> None:
     if not chat.can_ask:
-        raise UsageError("a login needs a terminal, where what the page shows can be pasted")
+        raise UsageError("log in from a terminal, so that you can paste what the page shows")
 
 
 async def _paste(chat: ChatView, question: str, complete: Callable[[str], Awaitable[Any]]) -> Any:

@@ -32,10 +32,10 @@ from pilothouse_remote import HostClient, HostedSession
 
 RECONNECT_SECONDS = 1.0
 HELP = (
-    "a line is a prompt; typed while Claude works, it is read before its next step, and /queue TEXT waits for "
-    "afterwards; while something waits: y (yes), a (always in this session), n REASON, or the answer to the question; "
-    "/login [console] and /mcp [login NAME | logout NAME] log the host in; "
-    "/interrupt stops the turn, /quit leaves, and the session goes on; /help says this again"
+    "Type a prompt and press Enter. While Claude works, it reads what you type before its next step; /queue TEXT keeps "
+    "the text as the next prompt. To a request for approval, answer y (yes), a (always in this session) or n REASON; "
+    "to a question, type the answer. /login [console] and /mcp [login NAME | logout NAME] log the host in. "
+    "/interrupt stops the turn. /quit leaves; the session continues. /help shows this."
 )
 STEERING_NOTES = {
     "taken": "read by Claude",
@@ -79,7 +79,8 @@ class RemoteChat:
         """Run the conversation, and return the exit code."""
         self._session = await self._open_session()
         path = f"/v1/sessions/{self._session['id']}"
-        self._screen.note(f"session {self._session['id']}: {HELP}", "quiet")
+        self._screen.note(f"session {self._session['id']}", "quiet")
+        self._screen.paragraph(HELP, "quiet")
         waiting = await self._call("GET", "/v1/asks")
         for approval in waiting["asks"]:
             self._note_approval(approval)
@@ -235,7 +236,7 @@ class RemoteChat:
         if line == "/interrupt":
             await self._call("POST", f"{path}/interrupt")
         elif line == "/help":
-            self._screen.note(HELP, "quiet")
+            self._screen.paragraph(HELP, "quiet")
         elif command == "/queue":
             await self._queue(path, rest.strip())
         elif command == "/login":
@@ -255,7 +256,7 @@ class RemoteChat:
 
     async def _queue(self, path: str, prompt: str) -> None:
         if not prompt:
-            raise UsageError("what? /queue TEXT")
+            raise UsageError("give the text: /queue TEXT")
         self._own_prompts.append(prompt)
         sent = await self._call("POST", f"{path}/prompt", {"prompt": prompt})
         self._sent.add(sent["prompt"])
@@ -322,5 +323,5 @@ def make_decision(approval: dict[str, Any], line: str) -> dict[str, Any]:
     if line.lower() in ("a", "always") and approval.get("can_always_allow"):
         return {"decision": "allow", "always": True}
     raise UsageError(
-        "say y or n REASON" + (" or a (always in this session)" if approval.get("can_always_allow") else "")
+        "type y, or n REASON" + (", or a (always in this session)" if approval.get("can_always_allow") else "")
     )

@@ -118,7 +118,7 @@ async def console(request: ConsoleRequest, screen: Screen) -> int:
             # On macOS, a login is in the keychain.
             if sys.platform != "darwin" and find_key(os.environ, Options()) is None:
                 report_failure(screen, explain_missing_key("chat --local", request.cli))
-            screen.note("the console runs until Ctrl-C", "quiet")
+            screen.note("the console runs until you press Ctrl-C", "quiet")
 
         try:
             return await serve.serve(request, screen, on_ready=on_ready)

@@ -20,11 +20,10 @@ from pilothouse.client import Query
 from pilothouse.errors import PilothouseError
 from pilothouse.options import Options, Settings
 from pilothouse.support import Redactor, secret_values
-from pilothouse_cli.ask import forward_messages
 from pilothouse_cli.failures import FAILED, find_credentials, get_own_command, report_failure
 from pilothouse_cli.flags import DemoRequest
-from pilothouse_cli.install import ensure_cli
-from pilothouse_cli.progress import TRUNCATED_NOTE, ProgressPrinter, format_summary
+from pilothouse_cli.install import LOCAL_MODEL_NAME, ensure_cli
+from pilothouse_cli.progress import ProgressPrinter, format_summary
 from pilothouse_cli.screen import Screen
 from pilothouse_models.local import LocalModel
 from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
@@ -148,7 +147,7 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     """Show both parts; return the exit code."""
     redact = Redactor(secret_values(os.environ)).redact
     started = time.monotonic()
-    screen.note(f"pilothouse {__version__}: Claude Code, steered from Python", "title")
+    screen.note(f"pilothouse {__version__}: Claude Code, controlled from Python", "title")
     cli = await ensure_cli(request.cli, os.environ, screen)
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="pilothouse-demo-", ignore_cleanup_errors=True) as name:
@@ -163,7 +162,7 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     if failed:
         screen.note(f"failed: {', '.join(failed)} ({seconds} in all)", "error")
         return FAILED
-    screen.note(f"All of it worked, in {seconds}.", "good")
+    screen.note(f"Everything worked, in {seconds}.", "good")
     local = "" if find_credentials(os.environ) and not request.local else "--local "
     command = get_own_command()
     screen.note(f'Next: {command} ask {local}"your question"     {command} --help')
@@ -193,7 +192,7 @@ async def _run_question(request: DemoRequest, context: DemoContext) -> None:
         context.screen, "import pilothouse as ph", f"result = await ph.query({request.prompt!r})", "print(result.text)"
     )
     if key is not None:
-        _print_prompt(context.screen, f"the real one, as {key} is set; --local takes the embedded one", request.prompt)
+        _print_prompt(context.screen, f"Claude, because {key} is set; --local uses the local model", request.prompt)
         await _run_query(
             context, request.prompt, {"cwd": str(context.directory), "max_turns": 1, "tools": []}, free=False
         )
@@ -204,7 +203,9 @@ async def _run_question(request: DemoRequest, context: DemoContext) -> None:
         with context.screen.progress("local model") as progress:
             model = await stack.enter_async_context(LocalModel(progress=progress))
         _print_prompt(
-            context.screen, "SmolLM2-135M, open and small, on this machine; weak, calls no tools", request.prompt
+            context.screen,
+            f"{LOCAL_MODEL_NAME}, a very small open model on this machine: often wrong, calls no tools",
+            request.prompt,
         )
         env = {**hermetic_environment(home, base_url=model.url), **model.env()}
         await _run_query(
@@ -221,7 +222,7 @@ async def _run_tools(request: DemoRequest, context: DemoContext) -> None:
         script_replies(model, soundings)
         _print_prompt(
             context.screen,
-            "scripted: no AI, this program plays its part, so no key is needed; Claude Code and its tools are real",
+            "scripted: a program plays its part, so no key is needed; Claude Code and its tools are real",
             PROMPT,
         )
         asked: list[str] = []
@@ -269,14 +270,12 @@ async def _run_query(
     printer = ProgressPrinter(context.screen, context.redact)
     context.screen.busy("starting Claude Code")
     async with Query(prompt, options) as query:
-        cut = await forward_messages(query, printer.print_message, may_cut=free)
+        async for message in query:
+            printer.print_message(message)
         result = await query.result()
     context.screen.end_text()
     context.screen.idle()
-    if cut:
-        context.screen.note(f"   {TRUNCATED_NOTE}", "warning")
-    else:
-        result.raise_for_error()
+    result.raise_for_error()
     if not printer.has_printed_text:
         raise PilothouseError("the model gave an empty answer")
     version = printer.init.claude_code_version if printer.init is not None else None

@@ -98,7 +98,7 @@ def _check_configuration(context: DoctorContext) -> Iterator[CheckResult]:
         if name not in known:
             near = find_similar_name(name, [*filter(None, options), *OTHER_VARIABLES], 0.8)
             advice = f"did you mean {near}?" if near else "pilothouse options lists the options"
-            yield CheckResult("variables", "warning", f"{name} is not known and does nothing", advice)
+            yield CheckResult("variables", "warning", f"{name} is unknown and has no effect", advice)
 
 
 def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
@@ -195,10 +195,10 @@ def _print_result(result: CheckResult, screen: Screen) -> None:
 
 def _format_summary(failed: Sequence[str], warned: int) -> str:
     if failed == ["key"]:
-        return "A query needs a key or a login; everything else is there."
+        return "Only a key or a login is missing."
     if failed:
-        return f"{len(failed)} of the checks failed."
-    return "Everything that a query needs is there." + (f" Warnings: {warned}." if warned else "")
+        return f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed."
+    return "Everything that a query needs is set up." + (f" Warnings: {warned}." if warned else "")
 
 
 # The checks, in display order.
@@ -260,7 +260,7 @@ def _make_managed_result(used: str) -> CheckResult:
         if not is_pinned_cli(managed):
             detail = f"{managed} is not the pinned file: its digest differs; doctor does not run it"
             return CheckResult("managed copy", "failed", detail, "pilothouse install-cli --force fetches it again")
-        return CheckResult("managed copy", "ok", "it is the one in use, and has the pinned digest")
+        return CheckResult("managed copy", "ok", "in use, with the pinned digest")
     if managed.exists():
         return CheckResult("managed copy", "note", f"{managed}, not in use")
     return CheckResult("managed copy", "note", "none", "pilothouse install-cli fetches the tested version")
@@ -295,7 +295,7 @@ async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]
     if not there or context.executable is None:
         return []
     if context.request.quick:
-        return [CheckResult(name, "skipped", "left out with --quick")]
+        return [CheckResult(name, "skipped", "skipped because of --quick")]
     try:
         with tempfile.TemporaryDirectory(prefix="pilothouse-doctor-", ignore_cleanup_errors=True) as directory:
             if "userSettings" in there:
@@ -354,9 +354,9 @@ def _list_dropped(
 async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
     name = "round trip"
     if context.request.quick:
-        return [CheckResult(name, "skipped", "left out with --quick")]
+        return [CheckResult(name, "skipped", "skipped because of --quick")]
     if context.executable is None:
-        return [CheckResult(name, "skipped", "no Claude Code was examined")]
+        return [CheckResult(name, "skipped", "there is no Claude Code to run")]
     started = time.perf_counter()
     try:
         first, version = await _ask_scripted(context.executable)
@@ -405,7 +405,7 @@ async def _check_far_side(context: DoctorContext) -> Iterable[CheckResult]:
     make = context.request.transport
     transport = None if make is None else make()
     if not isinstance(transport, CommandTransport):
-        words = "doctor can try ssh:, podman:, docker: and pod:"
+        words = "doctor can check ssh:, podman:, docker: and pod:"
         return [CheckResult("other side", "failed", "this transport starts no command", words)]
     started = time.perf_counter()
     try:

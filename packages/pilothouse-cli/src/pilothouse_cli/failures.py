@@ -187,6 +187,6 @@ def explain_missing_key(local: str, cli: str, login: str | None = None) -> Failu
     width = max(len(command) for command, _ in rows)
     return FailureReport(
         FAILED,
-        "Claude Code has neither a key nor a login. Three ways on:",
+        "Claude Code has neither a key nor a login. Three ways to continue:",
         tuple(f"  {command:<{width}}   {what}" for command, what in rows),
     )

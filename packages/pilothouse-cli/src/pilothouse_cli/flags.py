@@ -50,8 +50,14 @@ def request(kind: type[RequestT]) -> type[RequestT]:
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
-    """Add the flags of a request, those of its own before those that it inherits."""
+def add_flags(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: bool) -> None:
+    """Add the flags of a request, those of its own before those that it inherits.
+
+    Args:
+        parser: where to.
+        kind: the class of the request.
+        show_all: whether the help has the rare ones of a command with `--help-all`.
+    """
     places: dict[str, Any] = {"": parser}
     known = {one.name: one for one in fields(kind) if one.metadata}
     positional = [one.name for one in known.values() if one.metadata.get("names") == ()]
@@ -64,6 +70,8 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
             **one.metadata,
         }
         group, exclusive = settings.pop("group"), settings.pop("exclusive", "")
+        if group == _PLACE and not show_all:
+            settings["help"] = argparse.SUPPRESS
         constants: Constants = settings.pop("constants", {})
         if group not in places:
             places[group] = parser.add_argument_group(group)
@@ -192,7 +200,8 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 OutputFormat = Literal["text", "json", "stream-json"]
 InstallAction = Literal["install", "check", "uninstall"]
 InstallFormat = Literal["text", "path", "json"]
-_CONFIG_HELP = "the configuration file (default: PILOTHOUSE_CONFIG, else your own ~/.config/pilothouse/config.toml)"
+_CONFIG_HELP = "a configuration file (default: ~/.config/pilothouse/config.toml)"
+_PLACE, _TOGETHER = "a directory for each run", "limits for all runs together"
 _CLI_HELP = TABLE["cli"].doc.replace("%", "%%")
 
 
@@ -208,17 +217,17 @@ class RunRequest(ConfiguredRequest):
     """What `ask` and `chat` share. `settings` are options of a query."""
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    local: bool = flag("a small open model on this machine; no key", default=False)
-    thinking: bool = flag("show what the model thinks", default=False)
-    verbose: bool = flag("show what Claude Code writes to its standard error", default=False)
+    local: bool = flag("use a small open model on this machine; needs no key", default=False)
+    thinking: bool = flag("show the model's thinking", default=False)
+    verbose: bool = flag("show the standard error of Claude Code", default=False)
 
 
 @request
 class AskRequest(RunRequest):
     """Ask one question and stream the answer.
 
-    The answer goes to standard output and nothing else does: tool runs, retries and the closing line go to standard
-    error. Keys are read from the environment alone (ANTHROPIC_API_KEY and the like).
+    Only the answer goes to standard output. Tool calls, retries and the summary line go to standard error. API keys
+    are read only from the environment, such as ANTHROPIC_API_KEY.
 
     Examples:
       pilothouse ask "Explain this repository"
@@ -229,14 +238,14 @@ class AskRequest(RunRequest):
     """
 
     prompt: str | None = argument(
-        "the question; '-' or none reads standard input, piped text is added to a question", None, None, nargs="?"
+        "the question; '-' or nothing: standard input. Piped text is added to it", None, None, nargs="?"
     )
     form: OutputFormat = flag(
         default="text",
         exclusive="form",
         constants={
             "--json": ("json", "print one JSON object at the end"),
-            "--stream-json": ("stream-json", "print every message of Claude Code as a line of JSON, as it came"),
+            "--stream-json": ("stream-json", "print each message from Claude Code as a line of JSON"),
         },
     )
 
@@ -245,12 +254,14 @@ class AskRequest(RunRequest):
 class ChatRequest(RunRequest):
     r"""Talk with Claude Code in the terminal.
 
-    One conversation, many prompts. In the conversation, /help lists the commands; those of Claude Code work too. A
-    tool that needs permission is asked about: once, for the session, or deny. Ctrl-C stops the answer, a second one
-    leaves.
+    You are asked before a tool that needs permission runs: allow once, allow for the session, or deny. Type /help for
+    the commands; those of Claude Code work too. Ctrl-C stops the answer; a second Ctrl-C quits.
 
-    When standard input is not a terminal, each of its lines is a prompt, answers go to standard output, and no
-    question is asked: give --allowed-tools or --permission-mode.
+    If standard input is not a terminal, each line is a prompt, answers go to standard output, and nobody is asked for
+    permission: use --allowed-tools or --permission-mode.
+
+    With --remote, the session runs on a host, its console shows it too, and --resume selects one of its sessions. The
+    token is in PILOTHOUSE_HOST_TOKEN.
 
     Examples:
       pilothouse chat
@@ -259,28 +270,25 @@ class ChatRequest(RunRequest):
       printf '%s\n' "My name is Alice." "What is my name?" | pilothouse chat
     """
 
-    prompt: str | None = argument("the first thing to say", None, None, nargs="?")
-    quiet: bool = flag("no line with cost and tokens after each answer", default=False)
+    prompt: str | None = argument("the first prompt", None, None, nargs="?")
+    quiet: bool = flag("do not show the cost and tokens after each answer", default=False)
     remote: str | None = flag(
-        "talk in a session of a host, which the console shows too: of this address, with the token in "
-        "PILOTHOUSE_HOST_TOKEN; without one, of the console that runs here. --resume names a session of it",
+        "chat in a session on a host (default: the console on this machine)",
         "URL", nargs="?", const="",
     )  # fmt: skip
-    history: str | None = flag("keep what was typed in this file; without it nothing of it is kept", "FILE")
+    history: str | None = flag("save what you type in this file (default: nothing is saved)", "FILE")
     flags: tuple[str, ...] = field(default=(), compare=False)
     """The flags as typed, for the hint how to resume; without those that select the session."""
 
 
 @request
 class AcpRequest(ConfiguredRequest):
-    """Be the agent of an editor: Zed, JetBrains, Neovim.
+    """Act as the agent in an editor: Zed, JetBrains, Neovim.
 
-    Speaks the Agent Client Protocol on standard input and output; an editor starts this. Options given here apply to
-    all its sessions.
+    Your editor starts this command and speaks the Agent Client Protocol with it over standard input and output.
+    Options given here apply to all sessions of the editor. With --remote, --cwd is a directory on the host.
 
-    Standard output is for the protocol alone. With --remote, --cwd is the directory on the host.
-
-    Examples (what the editor runs):
+    Examples, as the editor runs them:
       pilothouse acp
       pilothouse acp --model opus --permission-mode plan
       PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse acp --remote wss://host.example --cwd /srv/project
@@ -288,17 +296,17 @@ class AcpRequest(ConfiguredRequest):
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     remote: str | None = flag(
-        "sessions of a host, which go on when the editor leaves: of this address, with the token in "
-        "PILOTHOUSE_HOST_TOKEN; without one, of the console that runs here",
+        "run sessions on the host at URL, where they continue after the editor quits; the token is in "
+        "PILOTHOUSE_HOST_TOKEN. Without URL: the console running on this machine",
         "URL", nargs="?", const="",
     )  # fmt: skip
 
 
 @request
 class CompletionRequest:
-    """Complete commands in your shell.
+    """Print a completion script for your shell.
 
-    Prints the script with which a shell completes commands, flags, choices and files.
+    The script completes commands, flags, choices and file names.
 
     Examples:
       pilothouse completion bash > ~/.local/share/bash-completion/completions/pilothouse
@@ -311,9 +319,9 @@ class CompletionRequest:
 
 @request
 class CompatRequest:
-    """Run a program for claude-agent-sdk, unchanged.
+    """Run a program written for claude-agent-sdk, unchanged.
 
-    Its imports get pilothouse, also below packages that depend on claude-agent-sdk.
+    When it, or a package that it uses, imports claude_agent_sdk, it gets pilothouse.
 
     Examples:
       pilothouse compat run app.py --its-own-flag
@@ -322,54 +330,56 @@ class CompatRequest:
     """
 
     action: Literal["run", "path"] = argument(
-        "run a program, or print the directory for PYTHONPATH", None, "run", choices=("run", "path")
+        "run a program, or print the directory to put on PYTHONPATH", None, "run", choices=("run", "path")
     )
     arguments: tuple[str, ...] = argument(
-        "what `python` would get: a file, or -m module", "program", (), action="store", nargs=argparse.REMAINDER
+        "what you would pass to `python`: a file, or -m MODULE", "program", (), action="store", nargs=argparse.REMAINDER
     )
 
 
 @request
 class DemoRequest:
-    """Show what it does; needs no key.
+    """Show what pilothouse does; needs no key.
 
-    Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the environment.
-    Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies a
-    command, and a permission is asked, in a temporary directory; what the model says there is scripted.
+    Part 1 asks a question. If the environment has an API key, Claude answers; if not, a small open model on this
+    machine does. Part 2 shows a Python program and runs it in a temporary directory: the real Claude Code calls a
+    function of the program, a hook blocks a command, and the program grants a permission. A script plays the model.
     """
 
-    prompt: str = flag("the question of part 1", default="What is the capital of France?")
-    local: bool = flag("part 1 with the embedded model even if a key is set", default=False, exclusive="force")
-    scripted: bool = flag("only part 2, the scripted one", default=False, exclusive="force")
+    prompt: str = flag("the question to ask in part 1", default="What is the capital of France?")
+    local: bool = flag("use the local model in part 1 even if a key is set", default=False, exclusive="force")
+    scripted: bool = flag("run only part 2", default=False, exclusive="force")
     cli: str = flag(_CLI_HELP, "PATH", "auto")
 
 
 @request
 class DoctorRequest:
-    """Check that everything is there.
+    """Check that everything is set up.
 
-    Looks at Claude Code, the key or login, the configuration and the limits of this system, and asks Claude Code one
-    question with a scripted model. Ends with 0 if nothing failed, else with 1.
+    Checks Claude Code, your key or login, the configuration and system limits, then asks Claude Code a question that
+    a scripted model answers. Exits with 1 if a check failed.
     """
 
     config: str | None = flag(_CONFIG_HELP, "FILE")
     cli: str | None = flag(_CLI_HELP, "PATH")
     transport: Callable[[], Any] | None = flag(
-        "look at that other side instead", "ssh:HOST|podman:IMAGE|docker:IMAGE|pod:NAMESPACE/NAME", type=parse_transport
+        "check that other machine or container instead",
+        "ssh:HOST|podman:IMAGE|docker:IMAGE|pod:NAMESPACE/NAME",
+        type=parse_transport,
     )
-    quick: bool = flag("do not ask Claude Code anything", default=False)
+    quick: bool = flag("do not start a query", default=False)
     json: bool = flag("print one JSON object", default=False)
 
 
 @request
 class InstallRequest:
-    """Install the tested Claude Code, for pilothouse alone.
+    """Install the tested version of Claude Code.
 
-    Installs the version that this pilothouse is tested with, into its cache, with your own npm or pip. If it is
-    there already, nothing is fetched.
+    Downloads the version that this pilothouse was tested with into its cache, using your npm or pip, unless it is
+    already there. Other installations of Claude Code are not touched.
 
-    Claude Code is Anthropic's own software under its own terms. The download is checked against a pinned digest.
-    Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another cache.
+    Claude Code is Anthropic's software under Anthropic's terms. The download is checked against a pinned digest.
+    Versions that have not been used for a week are removed. To use another cache, set PILOTHOUSE_CACHE.
 
     Examples:
       pilothouse install-cli
@@ -377,20 +387,20 @@ class InstallRequest:
       "$(pilothouse install-cli --path)" --version
     """
 
-    force: bool = flag("fetch it even if it is there", default=False, exclusive="action")
+    force: bool = flag("download it even if it is installed", default=False, exclusive="action")
     action: InstallAction = flag(
         default="install",
         exclusive="action",
         constants={
-            "--check": ("check", "only look: exit code 1 if it is missing or not the tested version; no network"),
-            "--uninstall": ("uninstall", "remove every version from the cache"),
+            "--check": ("check", "only check, without network: exit with 1 if it is missing or not the tested version"),
+            "--uninstall": ("uninstall", "remove all versions from the cache"),
         },
     )
     form: InstallFormat = flag(
         default="text",
         exclusive="form",
         constants={
-            "--path": ("path", "print the path and nothing else"),
+            "--path": ("path", "print only the path"),
             "--json": ("json", "print one JSON object"),
         },
     )
@@ -398,11 +408,11 @@ class InstallRequest:
 
 @request
 class OptionsRequest(ConfiguredRequest):
-    """List the options of a query, explain one, or show what is set here."""
+    """List the options of a query, explain one, or show those in effect."""
 
-    name: str | None = argument("one option, in full", None, None, nargs="?")
-    explain: bool = flag("only what is set here, and where each value comes from", default=False)
-    policy: bool = flag("what runs unasked here, what asks, and what is denied", default=False)
+    name: str | None = argument("explain this option", None, None, nargs="?")
+    explain: bool = flag("show only options that are set here, and where each value comes from", default=False)
+    policy: bool = flag("show which tools run without asking, which need approval, and which are denied", default=False)
     json: bool = flag("print a JSON array", default=False)
 
 
@@ -410,26 +420,26 @@ class OptionsRequest(ConfiguredRequest):
 class ReplayRequest:
     """Show a recorded run.
 
-    As the command would have shown it: answers on standard output, prompts, tools and the
-    closing line on standard error. Nothing is started. Ends as the run did.
+    Prints the run as it appeared: answers on standard output; prompts, tool calls and the summary line on standard
+    error. Starts nothing. The exit code is that of the run.
     """
 
-    file: str = argument("a cassette, made by --transport record:FILE or in a program", "FILE")
+    file: str = argument("a recording, made with --transport record:FILE or by a program", "FILE")
     form: OutputFormat = flag(
         default="text",
         exclusive="form",
         constants={
-            "--json": ("json", "one JSON object for each turn"),
-            "--stream-json": ("stream-json", "every message as a line of JSON, as it came"),
+            "--json": ("json", "print one JSON object per turn"),
+            "--stream-json": ("stream-json", "print each message as a line of JSON"),
         },
     )
     speed: float | None = flag(
-        "1 as fast as it was, 2 twice as fast; without it, all at once",
+        "1: original speed; 2: twice as fast (default: all at once)",
         "N",
         type=_make_parser(_to_speed, "a number greater than 0"),
     )
-    thinking: bool = flag("show what the model thought", default=False)
-    verbose: bool = flag("show what was written to standard error", default=False)
+    thinking: bool = flag("show the model's thinking", default=False)
+    verbose: bool = flag("show the standard error of Claude Code", default=False)
 
 
 # sessions: a request for each action
@@ -439,7 +449,7 @@ class ReplayRequest:
 class SessionRequest:
     """An action on one session."""
 
-    session: str = argument("its id, or the first characters of it")
+    session: str = argument("its id, or the first characters of the id")
 
 
 @request
@@ -447,50 +457,50 @@ class SessionListRequest:
     """An action on many sessions."""
 
     directory: str | None = flag(
-        "the sessions of this directory (default: here)",
+        "only sessions of this directory (default: the current one)",
         "DIR",
         ".",
         exclusive="where",
-        constants={"--all": (None, "the sessions of all directories")},
+        constants={"--all": (None, "sessions of all directories")},
     )
     json: bool = flag("print JSON", default=False)
 
 
 @request
 class ListRequest(SessionListRequest):
-    limit: int | None = flag("at most so many (default: 30)", "N", 30, type=parse_count)
+    limit: int | None = flag("show at most N (default: 30)", "N", 30, type=parse_count)
 
 
 @request
 class SearchRequest(SessionListRequest):
-    text: str = argument("what to look for")
-    regex: bool = flag("it is a regular expression", default=False)
-    case: bool = flag("capitals matter", default=False)
-    limit: int | None = flag("at most so many (default: 100)", "N", 100, type=parse_count)
-    json: bool = flag("print each hit as a line of JSON, as it is found", default=False)
+    text: str = argument("the text to look for")
+    regex: bool = flag("treat the text as a regular expression", default=False)
+    case: bool = flag("match upper and lower case exactly", default=False)
+    limit: int | None = flag("show at most N (default: 100)", "N", 100, type=parse_count)
+    json: bool = flag("print each match as a line of JSON, as soon as it is found", default=False)
 
 
 @request
 class UsageRequest(SessionListRequest):
     session: str | None = argument("only this session", None, None, nargs="?")
-    by: str = flag("(default: day)", default="day", choices=("day", "session", "model"))
-    since: date | None = flag("the first day, such as 2026-11-01", "DAY")
-    until: date | None = flag("the last day", "DAY")
+    by: str = flag("group by this (default: day)", default="day", choices=("day", "session", "model"))
+    since: date | None = flag("first day, such as 2026-11-01", "DAY")
+    until: date | None = flag("last day", "DAY")
 
 
 @request
 class ShowRequest(SessionRequest):
-    agent: str | None = flag("the messages of this sub-agent", "ID")
-    thinking: bool = flag("also what the model thought", default=False)
-    whole: bool = flag("also what compactions have replaced by summaries", default=False)
-    limit: int | None = flag("at most so many (default: all)", "N", type=parse_count)
+    agent: str | None = flag("show the messages of this sub-agent", "ID")
+    thinking: bool = flag("include the model's thinking", default=False)
+    whole: bool = flag("include messages that compaction replaced with summaries", default=False)
+    limit: int | None = flag("show at most N messages (default: all)", "N", type=parse_count)
     json: bool = flag("print JSON", default=False)
 
 
 @request
 class ForkRequest(SessionRequest):
-    up_to: str | None = flag("the last message to take over (default: all)", "UUID")
-    title: str | None = flag("the title of the fork", "TITLE")
+    up_to: str | None = flag("copy messages up to this one (default: all)", "UUID")
+    title: str | None = flag("title of the copy", "TITLE")
     json: bool = flag("print JSON", default=False)
 
 
@@ -501,31 +511,30 @@ class RenameRequest(SessionRequest):
 
 @request
 class TagRequest(SessionRequest):
-    tag: str | None = argument("the tag; none takes it away", None, None, nargs="?")
+    tag: str | None = argument("the new tag; without one, the tag is removed", None, None, nargs="?")
 
 
 @request
 class DeleteRequest(SessionRequest):
-    yes: bool = flag("do not ask", default=False)
+    yes: bool = flag("do not ask for confirmation", default=False)
 
 
 @request
 class ExportRequest(SessionRequest):
     format: Literal["markdown", "html", "json"] = flag(
-        "(default: markdown)", default="markdown", choices=("markdown", "html", "json")
+        "output format (default: markdown)", default="markdown", choices=("markdown", "html", "json")
     )
-    output: str | None = flag("write to this file, which must not exist yet", "FILE")
-    thinking: bool = flag("also what the model thought", default=False)
-    whole: bool = flag("also what compactions have replaced by summaries", default=False)
+    output: str | None = flag("write to this file; it must not exist yet", "FILE")
+    thinking: bool = flag("include the model's thinking", default=False)
+    whole: bool = flag("include messages that compaction replaced with summaries", default=False)
 
 
 @request
 class SessionsRequest:
     """List, show, search, change and count sessions.
 
-    What Claude Code keeps of its sessions on this machine. No Claude Code is started.
-
-    A session is named by its id, or by the first characters of it.
+    These are the sessions that Claude Code has saved on this machine. To select one, give its id or the first
+    characters of the id.
 
     Examples:
       pilothouse sessions
@@ -540,36 +549,36 @@ class SessionsRequest:
 
 
 SESSION_ACTIONS: dict[str, tuple[str, type[Any]]] = {
-    "archive": ("mark a session as archived, until a prompt is sent in it", SessionRequest),
-    "delete": ("delete a session for good", DeleteRequest),
-    "export": ("write a session as Markdown, HTML or JSON", ExportRequest),
-    "fork": ("make a second session that begins as a copy of this one", ForkRequest),
+    "archive": ("archive a session; its next prompt unarchives it", SessionRequest),
+    "delete": ("delete a session permanently", DeleteRequest),
+    "export": ("export a session as Markdown, HTML or JSON", ExportRequest),
+    "fork": ("copy a session into a new one", ForkRequest),
     "list": ("list sessions, newest first", ListRequest),
     "rename": ("give a session a title", RenameRequest),
-    "search": ("look for text in sessions", SearchRequest),
+    "search": ("search sessions for text", SearchRequest),
     "show": ("show the messages of a session", ShowRequest),
     "tag": ("give a session a tag", TagRequest),
-    "unarchive": ("take the mark of an archived session away", SessionRequest),
-    "usage": ("tokens and cost by day, session or model", UsageRequest),
+    "unarchive": ("unarchive a session", SessionRequest),
+    "usage": ("show tokens and cost by day, session or model", UsageRequest),
 }
 
 
 DEFAULT_PORT = 8750
 MAX_PORT = 65_535
 _WHERE, _SESSIONS, _LIMITS = "where", "sessions", "limits of clients"
-_ENDPOINTS = "endpoints for clients of OpenAI and Anthropic"
-_MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this one and those before it"
+_ENDPOINTS = "OpenAI- and Anthropic-compatible endpoints"
+_MODES = "the most permissive mode clients may use: plan, dontAsk, default, acceptEdits, auto, bypassPermissions"
 
 
 @request
 class ServeRequest(ConfiguredRequest):
     """Run a server that hosts sessions for remote clients.
 
-    Clients connect over WebSocket and REST. Sessions continue while no client is attached, and their messages are
-    kept.
+    Clients connect over WebSocket and REST. Sessions keep running while no client is connected, and their messages
+    are saved.
 
-    The token is read from --token-file, otherwise from PILOTHOUSE_HOST_TOKEN; otherwise one is made and shown once.
-    After SIGTERM or Ctrl-C, running turns have --drain seconds to end; a second signal ends at once.
+    The token comes from --token-file or PILOTHOUSE_HOST_TOKEN; otherwise a new one is made and shown once. SIGTERM or
+    Ctrl-C waits up to --drain seconds for running turns; a second one stops at once.
 
     Examples:
       pilothouse serve
@@ -578,65 +587,67 @@ class ServeRequest(ConfiguredRequest):
       pilothouse serve --openai --map gpt-4o=sonnet   # base URL http://127.0.0.1:8750/v1, API key: the token
     """
 
-    host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
-    port: int = flag(f"the port; 0 uses a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port)
-    public: bool = flag("allow an address that other machines can reach", None, False, _WHERE)
-    names: tuple[str, ...] = flag("a host name that clients use for this host", "NAME", (), _WHERE, names=("--name",))
-    origins: tuple[str, ...] = flag(
-        "an origin of web pages that may use this host", "ORIGIN", (), _WHERE, names=("--origin",)
+    host: str = flag("address to listen on (default: 127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
+    port: int = flag(
+        f"port to listen on; 0: any free port (default: {DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port
     )
-    token_file: str | None = flag("a file with the token, readable only by you", "FILE", None, _WHERE)
+    public: bool = flag("allow --host to be reachable from other machines", None, False, _WHERE)
+    names: tuple[str, ...] = flag("also accept requests for this host name", "NAME", (), _WHERE, names=("--name",))
+    origins: tuple[str, ...] = flag("allow web pages from this origin", "ORIGIN", (), _WHERE, names=("--origin",))
+    token_file: str | None = flag("read the token from this file, which only you may read", "FILE", None, _WHERE)
     clients: tuple[str, ...] = flag(
-        "a file with an additional token; its clients see only their own sessions",
+        "an extra token, read from FILE; its clients see only their own sessions",
         "NAME=FILE",
         (),
         _WHERE,
         names=("--client",),
     )
     roots: tuple[str, ...] = flag(
-        "a directory that sessions may work below (.)", "DIR", (), _SESSIONS, names=("--root",)
+        "allow sessions in and below this directory (default: the current one)", "DIR", (), _SESSIONS, names=("--root",)
     )
-    cli: str = flag("the Claude Code to run; clients do not choose it", "PATH", "auto", _SESSIONS)
-    env: tuple[str, ...] = flag(
-        "a variable that clients may also set; those that do must bring their own key", "NAME", (), _SESSIONS
-    )
+    cli: str = flag("the Claude Code to run; clients cannot choose another", "PATH", "auto", _SESSIONS)
+    env: tuple[str, ...] = flag("let clients set this variable, if they bring their own key", "NAME", (), _SESSIONS)
     max_permission_mode: str = flag(_MODES, "MODE", "bypassPermissions", _LIMITS)
     no_client_programs: bool = flag("refuse hooks, helpers and plugins from clients", None, False, _LIMITS)
     no_client_mcp: bool = flag("refuse MCP servers from clients", None, False, _LIMITS)
     no_client_settings: bool = flag("refuse settings from clients", None, False, _LIMITS)
-    managed_settings: str | None = flag("settings, as JSON, that apply to every session", "FILE", None, _LIMITS)
-    verbatim_prompts: bool = flag("send all prompts unchanged: no @path, no /command", None, False, _LIMITS)
-    client_commands: bool = flag("let @path and /command work in prompts from clients", None, False, _LIMITS)
+    managed_settings: str | None = flag("a JSON file with settings for every session", "FILE", None, _LIMITS)
+    verbatim_prompts: bool = flag("do not expand @path and /command in prompts", None, False, _LIMITS)
+    client_commands: bool = flag("expand @path and /command in prompts from clients", None, False, _LIMITS)
     setting_sources: str | None = flag(
-        "settings files that client sessions load: user, project, local (user)", "LIST", None, _LIMITS
+        "settings files that client sessions load: user, project, local (default: user)", "LIST", None, _LIMITS
     )
     allow_flags: tuple[str, ...] = flag(
-        "an additional CLI flag that clients may use", "NAME", (), _LIMITS, names=("--allow-flag",)
+        "let clients pass this flag to Claude Code", "NAME", (), _LIMITS, names=("--allow-flag",)
     )
-    max_sessions: int = flag("Claude Code processes at a time (32)", "N", 32, _SESSIONS)
-    idle: float = flag("how long an idle process is kept", "SECONDS", 3600.0, _SESSIONS)
-    ask_timeout: float = flag("how long a request waits for approval before it is denied", "SECONDS", 3600.0, _SESSIONS)
-    drain: float = flag("how long running turns may take at shutdown", "SECONDS", 30.0, _SESSIONS)
-    journal: str | None = flag("the file that stores the messages of sessions", "FILE", None, _SESSIONS)
-    fleets: tuple[str, ...] = flag("a fleet journal that clients may read", "FILE", (), _SESSIONS, names=("--fleet",))
-    keep_days: float = flag("how long ended sessions are kept (7)", "N", 7.0, _SESSIONS)
-    openai: bool = flag("/v1/chat/completions and /v1/responses", None, False, _ENDPOINTS)
-    anthropic: bool = flag("/v1/messages", None, False, _ENDPOINTS)
+    max_sessions: int = flag("sessions with a running Claude Code (default: 32)", "N", 32, _SESSIONS)
+    idle: float = flag("stop an unused Claude Code after this long (default: 3600)", "SECONDS", 3600.0, _SESSIONS)
+    ask_timeout: float = flag(
+        "deny an approval that nobody answers after this long (default: 3600)", "SECONDS", 3600.0, _SESSIONS
+    )
+    drain: float = flag("on shutdown, wait this long for running turns (default: 30)", "SECONDS", 30.0, _SESSIONS)
+    journal: str | None = flag("save the messages of sessions in this file", "FILE", None, _SESSIONS)
+    fleets: tuple[str, ...] = flag(
+        "let clients read this journal of a fleet", "FILE", (), _SESSIONS, names=("--fleet",)
+    )
+    keep_days: float = flag("keep ended sessions for N days (default: 7)", "N", 7.0, _SESSIONS)
+    openai: bool = flag("serve /v1/chat/completions and /v1/responses", None, False, _ENDPOINTS)
+    anthropic: bool = flag("serve /v1/messages", None, False, _ENDPOINTS)
     maps: tuple[str, ...] = flag(
-        "an additional model name, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",)
+        "serve MODEL under NAME too, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",)
     )
-    max_requests: int = flag("requests answered at the same time (8)", "N", 8, _ENDPOINTS)
+    max_requests: int = flag("answer N requests at once (default: 8)", "N", 8, _ENDPOINTS)
 
 
 @request
 class ConsoleRequest(ServeRequest):
-    """See and steer all sessions in the browser.
+    """Watch and control all sessions in the browser.
 
     Prints a link to the console, which shows all sessions, what needs your approval, and what they cost. Starts a
     host that runs until Ctrl-C, or joins the one that is already running.
 
-    The link contains the token: anyone who has it can run commands as you. The token is read from --token-file,
-    otherwise from PILOTHOUSE_HOST_TOKEN; otherwise a new one is made. If port 8750 is in use, a free port is used.
+    The link contains the token: anyone who has it can run commands as you. The token comes from --token-file or
+    PILOTHOUSE_HOST_TOKEN; otherwise a new one is made. If port 8750 is in use, any free port is used.
 
     Examples:
       pilothouse console
@@ -644,8 +655,8 @@ class ConsoleRequest(ServeRequest):
       PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse console --join http://127.0.0.1:8750
     """
 
-    open: bool = flag("open the link in the browser", None, False, _WHERE)
-    join: str | None = flag("print the link to a running host whose token you have", "URL", None, _WHERE)
+    open: bool = flag("open the link in a browser", None, False, _WHERE)
+    join: str | None = flag("join the host at this address; you need its token", "URL", None, _WHERE)
 
 
 STOP_AFTER = 3  # as in `Fleet`, which is slow to import
@@ -653,25 +664,24 @@ KEEP_CHOICES = ("always", "failed", "never")
 BATCH_ACTIONS = ("status", "results", "resume", "retry-failed")
 SOURCES = "|".join(("FILE", *BATCH_ACTIONS))
 _JOURNAL = "FILE"
-_DEFAULT_JOURNAL = "(default: PILOTHOUSE_JOURNAL, if it is set)"
-_PLACE, _TOGETHER = "a directory for each run", "limits of all runs together"
+_DEFAULT_JOURNAL = "(default: PILOTHOUSE_JOURNAL)"
 
 
 @request
 class WorkspaceRequest(ConfiguredRequest):
     """The flags for working directories and artifacts of runs."""
 
-    worktree: str | None = flag("a clone of this git repository", "REPO", None, _PLACE)
-    ref: str | None = flag("the commit at which it begins (default: HEAD)", "REF", None, _PLACE)
-    copy_from: str | None = flag("a copy of this directory or archive", "PATH", None, _PLACE)
-    subdirectory: str | None = flag("where in its directory a run works", "PATH", None, _PLACE)
-    workspaces: str | None = flag("the directory of these directories (default: in the cache)", "DIR", None, _PLACE)
+    worktree: str | None = flag("give each run a clone of this git repository", "REPO", None, _PLACE)
+    ref: str | None = flag("check out this commit (default: HEAD)", "REF", None, _PLACE)
+    copy_from: str | None = flag("give each run a copy of this directory or archive", "PATH", None, _PLACE)
+    subdirectory: str | None = flag("run in this subdirectory", "PATH", None, _PLACE)
+    workspaces: str | None = flag("create the directories here (default: in the cache)", "DIR", None, _PLACE)
     keep_workspaces: str | None = flag(
-        "which of them are kept (default: failed)", None, None, _PLACE, choices=KEEP_CHOICES
+        "which directories to keep (default: failed)", None, None, _PLACE, choices=KEEP_CHOICES
     )
-    artifacts: str | None = flag("where files of the runs are saved (s3://…, gs://…, …)", "URL|DIR", None, _PLACE)
-    artifact: tuple[str, ...] = flag("save these files; may be given many times", "GLOB", (), _PLACE)
-    patch: bool = flag("save all changes of a run as changes.patch", None, False, _PLACE)
+    artifacts: str | None = flag("save files of the runs here (s3://…, gs://…, …)", "URL|DIR", None, _PLACE)
+    artifact: tuple[str, ...] = flag("save files that match; may be repeated", "GLOB", (), _PLACE)
+    patch: bool = flag("save the changes of each run as changes.patch", None, False, _PLACE)
 
 
 @request
@@ -680,23 +690,23 @@ class FleetRequest(WorkspaceRequest):
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     journal: str | None = None
-    local: bool = flag("a small open model on this machine; no key", default=False)
+    local: bool = flag("use a small open model on this machine; needs no key", default=False)
     concurrency: int = flag("how many run at once (default: 8)", "N", 8, _TOGETHER)
-    budget_usd: float | None = flag("start nothing once this much is spent", "USD", None, _TOGETHER)
-    run_budget_usd: float | None = flag("what one run may cost", "USD", None, _TOGETHER)
-    requests_per_minute: float | None = flag("requests to the model", "N", None, _TOGETHER)
-    tokens_per_minute: float | None = flag("tokens of fresh input and of output", "N", None, _TOGETHER)
+    budget_usd: float | None = flag("start no more runs once this much is spent", "USD", None, _TOGETHER)
+    run_budget_usd: float | None = flag("stop a run that costs more than this", "USD", None, _TOGETHER)
+    requests_per_minute: float | None = flag("limit requests to the model", "N", None, _TOGETHER)
+    tokens_per_minute: float | None = flag("limit output tokens and uncached input tokens", "N", None, _TOGETHER)
     stop_after: int = flag(
-        f"stop after this many runs in a row fail for a common reason (default: {STOP_AFTER}); 0: never",
+        f"stop when N consecutive runs fail for the same reason; 0: never (default: {STOP_AFTER})",
         "N",
         STOP_AFTER,
         _TOGETHER,
     )
     retry: int = flag(
-        "further attempts after a temporary failure (default: 3)", "N", 3, _TOGETHER, names=("--attempts",)
+        "retry a run this often after temporary failures (default: 3)", "N", 3, _TOGETHER, names=("--attempts",)
     )
     on_interrupted: str = flag(
-        "what happens to an interrupted run (default: resume)",
+        "what to do with an interrupted run (default: resume)",
         None,
         "resume",
         _TOGETHER,
@@ -706,24 +716,24 @@ class FleetRequest(WorkspaceRequest):
 
 @request
 class BatchRequest(FleetRequest):
-    """Run many prompts, a few at a time, and survive crashes.
+    """Run many prompts from a file, and survive crashes.
 
-    With a journal a run that has ended is never repeated, and others go on where they were.
+    The file has one prompt per line. In a .jsonl file, each line is a JSON string, or an object with "prompt" and
+    optionally "key" and "options". '-' reads JSON lines from standard input. Each result is a line of JSON, or a row
+    if the --output file ends in .csv.
 
-    A prompts file has a prompt a line: with the suffix .jsonl a JSON string, or an object with "prompt" and, if
-    need be, "key" and "options"; else plain text. '-' is standard input, as JSON lines. Results go to the file of
-    --output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
+    With --journal, finished runs are never repeated and interrupted ones continue. Instead of a file, give:
 
-      status         show how many runs are in each state; changes nothing
-      results        write the ended runs of the journal; changes nothing
-      resume         continue the unfinished runs of the journal
-      retry-failed   repeat the failed runs
+      status         show how many runs are in each state
+      results        write the finished runs in the journal
+      resume         continue the unfinished runs in the journal
+      retry-failed   run the failed ones again
 
-    With --enqueue the prompts are put into the journal, and `pilothouse worker` executes them, now or later. With
-    --concurrency 0 the worker executes them too, and this command waits for the results.
+    With --enqueue, the prompts are only added to the journal, for `pilothouse worker`. With --concurrency 0, a worker
+    runs them and this command waits for the results.
 
-    Ctrl-C once: nothing more is started, running ones are stopped and kept in the journal; twice: at once. The exit
-    code is 0 if every run succeeded.
+    Ctrl-C stops the runs and keeps them in the journal; a second Ctrl-C quits at once. Exits with 0 if every run
+    succeeded.
 
     Examples:
       pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
@@ -732,11 +742,13 @@ class BatchRequest(FleetRequest):
       pilothouse batch resume --journal runs.db -o out.jsonl
     """
 
-    source: str = argument("the prompts, or what to do", SOURCES)
-    output: str | None = flag("where the results go (.jsonl or .csv)", "FILE", names=("-o", "--output"))
-    enqueue: bool = flag("put the prompts into the journal, and exit", default=False)
-    json: bool = flag("status: print one JSON object", default=False)
-    journal: str | None = flag(f"keep all runs there, and continue with them {_DEFAULT_JOURNAL}", _JOURNAL)
+    source: str = argument("a file of prompts, or an action", SOURCES)
+    output: str | None = flag(
+        "write results to this file, .jsonl or .csv (default: standard output)", "FILE", names=("-o", "--output")
+    )
+    enqueue: bool = flag("add the prompts to the journal and exit", default=False)
+    json: bool = flag("with status: print one JSON object", default=False)
+    journal: str | None = flag(f"record all runs in this file and continue from it {_DEFAULT_JOURNAL}", _JOURNAL)
 
     @property
     def action(self) -> str:
@@ -746,20 +758,19 @@ class BatchRequest(FleetRequest):
 
 @request
 class WorkerRequest(FleetRequest):
-    """Execute the runs of a journal.
+    """Execute the runs in a journal, including those added later.
 
-    Also those that other processes add later, a few at a time: `pilothouse batch FILE --enqueue` adds runs. Options
-    of a query given here apply to runs that do not set them. A journal has one worker; whoever may write its file
-    decides what is executed. A line for each run goes to standard error.
+    `pilothouse batch FILE --enqueue` adds runs. Options of a query given here apply to runs that do not set them. A
+    journal has one worker at a time. Anyone who can write the journal decides what runs. Prints a line per run to
+    standard error.
 
-    SIGTERM, or Ctrl-C once: nothing more is started, running ones are stopped gracefully, and the next worker
-    continues them; twice: at once. It ends with 1 if the journal was lost, the budget is spent, or no run can
-    succeed.
+    Ctrl-C or SIGTERM stops the runs, and the next worker continues them; a second one quits at once. Exits with 1 if
+    the journal is lost, the budget is spent, or no run can succeed.
 
     Examples:
       pilothouse worker --journal runs.db
       pilothouse worker --journal runs.db --until-empty --concurrency 4 --model haiku
     """
 
-    journal: str | None = flag(f"the journal with the runs {_DEFAULT_JOURNAL}", _JOURNAL)
-    until_empty: bool = flag("end when nothing is left", default=False)
+    journal: str | None = flag(f"the journal {_DEFAULT_JOURNAL}", _JOURNAL)
+    until_empty: bool = flag("exit when no runs are left", default=False)

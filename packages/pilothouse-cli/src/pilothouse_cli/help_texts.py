@@ -13,12 +13,19 @@ from itertools import groupby
 
 from pilothouse.options import TABLE, Option
 
-SHOWN_OPTIONS = frozenset({
-    "add_dirs", "allowed_tools", "append_system_prompt", "cli", "continue_conversation", "cwd", "disallowed_tools",
-    "effort", "fallback_model", "fork_session", "idle_timeout", "json_schema", "max_budget_usd", "max_turns",
-    "mcp_servers", "model", "permission_mode", "resume", "session_id", "system_prompt", "timeout", "tools",
-})  # fmt: skip
-"""The options of a query that `--help` shows; `--help-all` shows every one."""
+USUAL_OPTIONS: Mapping[str, str] = {
+    "model": "opus, sonnet, haiku or the id of a model",
+    "allowed_tools": "tools that run without asking, such as 'Read,Bash(git log:*)'",
+    "permission_mode": "what happens to other tool calls, such as acceptEdits",
+    "max_turns": "stop after N turns of the model",
+    "max_budget_usd": "stop when the estimated cost passes this",
+    "timeout": "fail after this long",
+    "json_schema": "answer with JSON of this schema",
+    "resume": "continue the session with this id",
+    "continue_conversation": "continue the latest session of the directory",
+    "cwd": "work in this directory",
+}
+"""The options of a query that `--help` shows, each in one line; `--help-all` shows every one."""
 
 # Where the table of options speaks of Python.
 _SHELL_WORDS: Mapping[str, str] = {
@@ -78,6 +85,9 @@ def describe_option(option: Option) -> str:
 class HelpFormatter(argparse.HelpFormatter):
     """Wraps paragraphs to the terminal, and leaves lines that begin with a blank as they are."""
 
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled: list[str] = []
         for is_paragraph, group in groupby(text.splitlines(), lambda line: line.lstrip() == line != ""):
@@ -92,6 +102,6 @@ OVERVIEW = """Examples:
   pilothouse ask "What does this project do?"
   pilothouse ask --local "What is the capital of France?"
 
-pilothouse COMMAND --help tells more. Exit codes: 0 done, 1 failed, 2 wrong usage or no Claude Code to run,
+Run pilothouse COMMAND --help for details. Exit codes: 0 done, 1 failed, 2 wrong usage or no Claude Code to run,
 124 timeout, 130 Ctrl-C, 141 standard output was closed.
 """

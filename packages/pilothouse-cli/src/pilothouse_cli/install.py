@@ -117,8 +117,8 @@ def _format_report(report: _InstallReport) -> list[str]:
     removed = [f"removed from the cache: Claude Code {version}" for version in report.removed]
     if report.action == "uninstall":
         return removed or ["there is no copy of Claude Code in the cache"]
-    how = f"installed in {report.seconds:.0f} s" if report.fetched else "it is there"
-    return [*removed, f"Claude Code {report.version}: {how}", report.path]
+    how = f": installed in {report.seconds:.0f} s" if report.fetched else " is already installed"
+    return [*removed, f"Claude Code {report.version}{how}", report.path]
 
 
 # For other commands.
@@ -131,7 +131,7 @@ async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str
     except CLINotFoundError:
         if not may_install(wanted, env):
             raise
-    screen.note(f"fetching Claude Code {PINNED_VERSION}, Anthropic's own software under its own terms", "quiet")
+    screen.note(f"downloading Claude Code {PINNED_VERSION} (Anthropic's software, under Anthropic's terms)", "quiet")
     with screen.progress("Claude Code") as progress:
         return str(await _install_in_thread(progress))
 
@@ -149,9 +149,10 @@ async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path
     return await run_cancellable(work)
 
 
+LOCAL_MODEL_NAME = "SmolLM2-135M"
 LOCAL_MODEL_NOTES = {
-    False: "the answer comes from a small open model on this machine; it is weak and calls no tools",
-    True: "the answer comes from a small open model on this machine; it is weak, and calls tools with little sense",
+    False: f"answered by {LOCAL_MODEL_NAME}, a very small open model on this machine: often wrong, calls no tools",
+    True: f"answered by {LOCAL_MODEL_NAME}, a very small open model on this machine: often wrong, tool calls too",
 }
 """By whether the model gets tools."""
 

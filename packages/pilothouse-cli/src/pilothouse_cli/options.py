@@ -79,7 +79,7 @@ def _print_all(screen: Screen) -> None:
     for group, options in groupby(TABLE.values(), key=lambda option: option.group):
         screen.table((f"{group}:", ""), [(f"  {option.name}", option.doc) for option in options])
     screen.note("")
-    screen.note("pilothouse options NAME tells more; pilothouse options --explain shows what is set here", "quiet")
+    screen.note("pilothouse options NAME explains one; pilothouse options --explain shows what is set here", "quiet")
 
 
 def _print_one(option: Option, now: OptionExplanation, screen: Screen) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
@@ -26,8 +26,6 @@ from pilothouse.messages import (
     AssistantMessage,
     InitMessage,
     Message,
-    MessageDelta,
-    StreamEvent,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -38,8 +36,6 @@ _DESCRIPTIVE_INPUTS = (
     "command", "file_path", "notebook_path", "path", "pattern", "query", "url", "prompt", "description"
 )  # fmt: skip
 _MAX_SHOWN_CHARS = 100  # of a tool's input or result
-
-TRUNCATED_NOTE = "the answer was cut here: the embedded model may not say more in one go"
 
 
 class ProgressPrinter:
@@ -86,7 +82,7 @@ class ProgressPrinter:
             case ThinkingDelta(text=text, agent=None) if self._is_thinking_printed:
                 self._screen.thought(text)
             case TextRetracted(agent=None) if self._is_text_printed:
-                self._screen.note("the stream broke; the answer is repeated from there", "warning")
+                self._screen.note("the stream broke off; the answer is repeated from that point", "warning")
             case ToolCallStarted(tool_use=call, agent=agent):
                 self._print_tool_started(call, agent)
             case ToolCallFinished():
@@ -129,11 +125,19 @@ def _indent(agent: str | None) -> str:
 
 
 def format_tool_input(values: Mapping[str, Any]) -> str:
-    """Format the input of a tool in a few words: its most informative argument, else all of it as JSON."""
+    """Format the input of a tool in a few words: its questions or most informative argument, else all of it as JSON."""
+    questions: Any = values.get("questions")
+    if isinstance(questions, list):
+        asked = [str(each["question"]) for each in cast("list[Any]", questions) if _has_question(each)]
+        return " ".join(asked)
     for name in _DESCRIPTIVE_INPUTS:
         if isinstance(values.get(name), str):
             return str(values[name])
     return json.dumps(values, ensure_ascii=False, default=str) if values else ""
+
+
+def _has_question(value: Any) -> bool:
+    return isinstance(value, dict) and "question" in value
 
 
 def format_tool_result(result: ToolResultBlock, redact: Callable[[str], str]) -> str:
@@ -172,18 +176,12 @@ def format_summary(result: QueryResult, *, free: bool = False, session: bool = T
     return ", ".join(parts)
 
 
-def is_truncated(message: Message) -> bool:
-    """Whether the model reached its output limit; Claude Code then asks it to continue, up to three times."""
-    event = message.event if isinstance(message, StreamEvent) else None
-    return isinstance(event, MessageDelta) and event.delta.stop_reason == "max_tokens"
-
-
 def format_denials(result: QueryResult) -> str | None:
     """Return which tools were not permitted, and what to do; None if there were none."""
     names = sorted({denial.tool_name for denial in result.permission_denials})
     if not names:
         return None
-    return f"not permitted: {', '.join(names)}; permit with --allowed-tools or --permission-mode"
+    return f"denied: {', '.join(names)}; allow with --allowed-tools or --permission-mode"
 
 
 CATCH_UP_SECONDS = 0.5
@@ -241,15 +239,16 @@ class ChatCosts:
         self._is_free = is_free
         self._turns: list[tuple[float | None, int, int, float]] = []  # dollars, tokens in and out, seconds
 
-    def add(self, result: QueryResult) -> None:
-        """Add one answer."""
+    def add(self, result: QueryResult, waited: float = 0.0) -> None:
+        """Add one answer; for `waited` of its seconds it has waited for a person."""
         usage = result.usage
         tokens_in, tokens_out = (0, 0) if usage is None else (usage.total_input_tokens, usage.output_tokens)
-        self._turns.append((result.cost_usd, tokens_in, tokens_out, result.duration_ms / 1000))
+        seconds = max(0.0, result.duration_ms / 1000 - waited)
+        self._turns.append((result.cost_usd, tokens_in, tokens_out, seconds))
 
     def format_last(self) -> str:
         """Format the cost of the last answer."""
-        return self._format_cost(*self._turns[-1]) if self._turns else "nothing was asked yet"
+        return self._format_cost(*self._turns[-1]) if self._turns else "no answers yet"
 
     def format_all(self) -> list[str]:
         """Format the cost of every answer, and the total."""

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from io import StringIO
+from textwrap import wrap
 from typing import Literal, Protocol, TextIO
 
 from rich.console import Console
@@ -36,7 +37,7 @@ STAGE_LABELS = {
     "load": "loading",
     "read": "reading",
     "verify": "checking",
-    "wait": "waiting for another process that fetches it",
+    "wait": "waiting for another process that is downloading it",
 }
 
 
@@ -223,6 +224,12 @@ class Screen:
             self._thinking = False
         self.line(line.translate(CONTROL_CHARACTERS), style)
 
+    def paragraph(self, text: str, style: Style = "") -> None:
+        """Print a text for a person, wrapped between words if a terminal shows it."""
+        width = self._console.width if self.is_terminal else _PIPE_COLUMNS
+        for line in wrap(text, width, break_long_words=False, break_on_hyphens=False):
+            self.note(line, style)
+
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes; a spinner stays below it."""
         # A Text, never markup: text of others may contain square brackets.
@@ -292,7 +299,8 @@ class Screen:
             def report(stage: str, done: int, total: int | None) -> None:
                 what = f"{label}: {STAGE_LABELS.get(stage, stage)}"
                 measured = total if stage in _BYTE_STAGES else None
-                size = f"{done / 1e6:.0f} of {measured / 1e6:.0f} MB" if measured else ""
+                size = f"{done / 1e6:.0f}{f' of {measured / 1e6:.0f}' if measured else ''} MB"
+                size = size if measured or (stage in _BYTE_STAGES and done) else ""
                 bars.update(task, description=what, completed=done, total=measured, size=size)
                 if not self.is_terminal and stage not in shown:
                     shown.add(stage)

@@ -60,9 +60,7 @@ async def serve(request: ServeRequest, screen: Screen, *, on_ready: Callable[[st
             on_ready(url, token)
             return
         if request.openai or request.anthropic:
-            screen.note(
-                "  endpoints: the token is the API key; your login or your key of Anthropic pays for all answers"
-            )
+            screen.note("  endpoints: use the token as API key; your Anthropic login or key pays for all answers")
         _print_address(screen, url)
         if made:
             # Printed once, to this terminal alone, and never logged.
@@ -73,7 +71,7 @@ async def serve(request: ServeRequest, screen: Screen, *, on_ready: Callable[[st
             await server.serve(host, application, listening, tell)
     finally:
         listening.close()
-    screen.note("ended: every session is closed, and its messages are in the journal", "quiet")
+    screen.note("stopped: all sessions are closed, and their messages are in the journal", "quiet")
     return 0
 
 

@@ -53,7 +53,7 @@ def _list(request: flags.ListRequest, screen: Screen) -> int:
         ]
         screen.table(("session", "changed", "size", "about"), rows)
     else:
-        screen.note("no sessions here; --all lists those of every directory", "quiet")
+        screen.note("no sessions in this directory; --all lists those of all directories", "quiet")
     return 0
 
 
@@ -116,7 +116,7 @@ def _search(request: flags.SearchRequest, screen: Screen) -> int:
             if request.limit and count >= request.limit:
                 break
     if not count:
-        screen.note("nothing was found", "quiet")
+        screen.note("no matches", "quiet")
     return 0 if count else NOTHING_FOUND
 
 
@@ -128,7 +128,7 @@ def _fork(request: flags.ForkRequest, screen: Screen) -> int:
         _print_json(fork)
     else:
         screen.text(f"{fork.session_id}\n")
-        screen.note(f"{fork.messages} messages; go on with `pilothouse chat --resume {fork.session_id}`", "quiet")
+        screen.note(f"{fork.messages} messages; continue with `pilothouse chat --resume {fork.session_id}`", "quiet")
     return 0
 
 
@@ -143,7 +143,7 @@ def _rename(request: flags.RenameRequest, screen: Screen) -> int:
 
 
 def _tag(request: flags.TagRequest, screen: Screen) -> int:
-    done = "tagged" if request.tag else "the tag is gone"
+    done = "tagged" if request.tag else "tag removed"
     return _change(request, screen, done, lambda session: transcripts.tag_session(session, request.tag))
 
 
@@ -152,11 +152,11 @@ def _delete(request: flags.DeleteRequest, screen: Screen) -> int:
     if not request.yes:
         info = transcripts.get_session_info(session_id)
         if not sys.stdin.isatty():
-            raise UsageError("no question can be asked here: --yes deletes without asking")
+            raise UsageError("nobody can confirm this here; --yes deletes without asking")
         screen.note(f"{session_id}  {info.summary if info else ''}")
-        screen.text("Delete it for good? [y/N] ")
+        screen.text("Delete it permanently? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            screen.note("it stays", "quiet")
+            screen.note("not deleted", "quiet")
             return NOTHING_FOUND
     transcripts.delete_session(session_id)
     screen.note("deleted", "good")
@@ -203,7 +203,7 @@ def _usage(request: flags.UsageRequest, screen: Screen) -> int:
     head = (request.by, "answers", "input", "cache write", "cache read", "output", "cost")
     screen.table(head, [(name, *_format_usage(usage)) for name, usage in (*rows[request.by], ("total", report.total))])
     if report.total.unpriced_tokens:
-        screen.note(f"{report.total.unpriced_tokens:,} tokens have no price: Claude Code has noted none", "quiet")
+        screen.note(f"{report.total.unpriced_tokens:,} tokens have no price in the transcripts", "quiet")
     return 0
 
 
@@ -261,6 +261,6 @@ _ACTIONS: dict[str, Callable[[Any, Screen], int]] = {
     "search": _search,
     "show": _show,
     "tag": _tag,
-    "unarchive": partial(_change, done="not archived any more", change=transcripts.unarchive_session),
+    "unarchive": partial(_change, done="unarchived", change=transcripts.unarchive_session),
     "usage": _usage,
 }

@@ -35,6 +35,7 @@ from pilothouse_fleet.limits import (
     validate_rate,
 )
 from pilothouse_fleet.observers import collect_fleet_observers
+from pilothouse_fleet.progress import Progress, report_progress
 from pilothouse_fleet.results import (
     BATCH_SIZE,
     ItemArguments,
@@ -284,20 +285,38 @@ class Fleet:
 
     @overload
     async def gather(
-        self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]
+        self,
+        items: Items[T],
+        *,
+        output_type: type[OutputT],
+        progress: Progress | bool = False,
+        **how: Unpack[ItemArguments[T]],
     ) -> list[Run[OutputT]]: ...
     @overload
     async def gather(
-        self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]
+        self,
+        items: Items[T],
+        *,
+        output_type: Any = None,
+        progress: Progress | bool = False,
+        **how: Unpack[ItemArguments[T]],
     ) -> list[Run[Any]]: ...
     async def gather(
         self,
         items: Items[T],
         *,
         output_type: Any = None,
+        progress: Progress | bool = False,
         **how: Unpack[ItemArguments[T]],
     ) -> list[Run]:
-        """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
+        """Run a prompt for each item as `map` does, and return all runs in the order of the items.
+
+        Args:
+            items: as for `map`, and so are the others.
+            output_type: as for `map`.
+            progress: called with each run that ends, how many have ended, and how many there are (None: not known).
+                True: a line with these numbers on standard error, if that is a terminal.
+        """
         check_items(items)
         make = self._make_run_factory(output_type, **how)
         order: list[str] = []
@@ -308,7 +327,11 @@ class Fleet:
             return run
 
         runs = self._make_runs(lambda buffer: self._fill_from_items(buffer, items, make_and_record, output_type))
-        ended = {run.key: run async for run in runs}
+        ended: dict[str, Run] = {}
+        with report_progress(progress, items) as report:
+            async for run in runs:
+                ended[run.key] = run
+                report(run)
         return [ended[name] for name in order]
 
     @overload

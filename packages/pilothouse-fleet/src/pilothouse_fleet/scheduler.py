@@ -65,7 +65,9 @@ RECHECK_SECONDS = 0.5
 STATUS_INTERVAL_SECONDS = 15.0
 """Seconds between two status reports to observers."""
 PACE_SAMPLE_SIZE = 200
-"""Number of ended runs from which the rate is computed."""
+"""Maximum number of ended runs from which the rate is computed."""
+MIN_PACE_SAMPLES = 5
+"""Minimum number of them: the times of fewer runs say little."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -396,7 +398,7 @@ class Scheduler:
         status = await self.journal.status()
         if (error := self.breaker.error) is not None:
             status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
-        if len(self._end_times) < 2 or self.now() <= self._end_times[0]:
+        if len(self._end_times) < MIN_PACE_SAMPLES or self.now() <= self._end_times[0]:
             return status
         pace = (len(self._end_times) - 1) / (self.now() - self._end_times[0])
         return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)

@@ -285,3 +285,69 @@ def test_a_dead_model_is_reported() -> None:
         status, output = ask(int(server.server_address[1]), "POST", "/v1/messages", b"{}")
     assert status == 502
     assert "did not answer" in json.loads(output)["error"]["message"]
+
+
+# Answers in words.
+
+
+def delta(text: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+
+
+def answer_events(*pieces: str, reason: str = "end_turn") -> list[dict[str, Any]]:
+    start = [{"type": "message_start", "message": {}}, {"type": "content_block_start", "index": 0}]
+    stop = [{"type": "content_block_stop", "index": 0}, {"type": "message_delta", "delta": {"stop_reason": reason}}]
+    return [*start, *map(delta, pieces), *stop, {"type": "message_stop"}]
+
+
+def read_text(events: Iterator[dict[str, Any]]) -> tuple[str, str, list[str]]:
+    """Return the text of an answer, why it ended, and the kinds of its last events."""
+    found = list(events)
+    text = "".join(event["delta"]["text"] for event in found if event["type"] == "content_block_delta")
+    [reason] = [event["delta"]["stop_reason"] for event in found if event["type"] == "message_delta"]
+    return text, reason, [event["type"] for event in found[-3:]]
+
+
+ENDING = ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_a_sentence_that_comes_again_ends_the_answer() -> None:
+    pieces = ["I am a help", "ful assistant. I can", " help. I am a helpful assistant", ". I can", " help."]
+    read: list[dict[str, Any]] = []
+    events = (read.append(event) or event for event in answer_events(*pieces, *["And on. "] * 50))
+    text, reason, last = read_text(shim.shorten_events(events, is_limited=True))
+    assert (text, reason, last) == ("I am a helpful assistant. I can help. ", "end_turn", ENDING)
+    assert len(read) < 10, "nothing more is read"
+
+
+@pytest.mark.parametrize(
+    "text", ["A cat. A dog. A cat.", "if x:\n    }\n}\n    }\n", "No end", "Yes. Yes.", "1. Be good.\n2. B"]
+)
+def test_other_answers_pass_unchanged(text: str) -> None:
+    assert read_text(shim.shorten_events(iter(answer_events(*text)), is_limited=True))[0] == text
+    message = {"content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
+    assert shim.shorten_answer(message, is_limited=True)["content"][0]["text"] == text.rstrip()
+
+
+def test_lines_of_a_list_may_differ_by_their_number_alone() -> None:
+    text = "1. Write good code.\n2. Read good code.\n3. Write good code.\n4. Read good code.\n"
+    assert read_text(shim.shorten_events(iter(answer_events(text)), is_limited=True))[0] == text[:39]
+
+
+@pytest.mark.parametrize(
+    ("is_limited", "text", "reason"), [(True, "It goes on…", "end_turn"), (False, "It goes on", "max_tokens")]
+)
+def test_a_cut_answer_is_complete_if_nobody_asked_for_the_cut(is_limited: bool, text: str, reason: str) -> None:
+    events = iter(answer_events("It goes", " on", reason="max_tokens"))
+    assert read_text(shim.shorten_events(events, is_limited=is_limited)) == (text, reason, ENDING)
+    message = {"content": [{"type": "text", "text": "It goes on"}], "stop_reason": "max_tokens"}
+    short = shim.shorten_answer(message, is_limited=is_limited)
+    assert (short["content"][0]["text"], short["stop_reason"]) == (text, reason)
+
+
+@given(st.lists(st.text("ab. \n", max_size=9)))
+def test_no_text_is_invented(pieces: list[str]) -> None:
+    reader = shim.SentenceReader()
+    shown = "".join(reader.feed(piece) for piece in pieces) + reader.close()
+    assert "".join(pieces).startswith(shown)
+    assert reader.is_repeating or shown == "".join(pieces)

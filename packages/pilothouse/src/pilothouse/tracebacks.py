@@ -26,6 +26,7 @@ _ASYNC_FORMS = (
     ("__exit__", "__aexit__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__iter__", "__aiter__", "use `async for`, or `for` on what pilothouse.sync has"),
     ("__await__", "result", "use `async for`, or await its result(), as in `await stream.result()`"),
+    ("__await__", "__anext__", "use `async for`: there is nothing to await"),
 )
 """The method that Python looks up for the wrong kind of loop or block, the method of the right kind, and a hint."""
 _SYNC_FORMS = (

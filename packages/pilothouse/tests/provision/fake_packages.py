@@ -30,6 +30,9 @@ place = next(a.split("=", 1)[1] for a in args if a.startswith(("--pack-destinati
 if mode == "fail":
     print("first line\\nsecond line")
     sys.exit(f"{{name}}: cannot reach https://user:secret@mirror.example/ today")
+if mode == "offline":
+    print("noise " * 100)
+    sys.exit("request failed, reason: connect ECONNREFUSED 127.0.0.1:9")
 if mode == "empty":
     sys.exit(0)
 if mode == "hang":
@@ -85,7 +88,7 @@ class FakePackageClients:
             wheel.writestr("pack/claude", content)
 
     def clients(self, *, npm: str = "fail", pip: str = "fail") -> None:
-        """Say what the clients do: ok, slow, fail, empty or hang."""
+        """Say what the clients do: ok, slow, fail, offline, empty or hang."""
         self.monkeypatch.setenv("FAKE_NPM", npm)
         self.monkeypatch.setenv("FAKE_PIP", pip)
 

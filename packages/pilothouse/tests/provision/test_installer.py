@@ -133,6 +133,17 @@ def test_both_clients_fail(package_clients: FakePackageClients) -> None:
     assert package_clients.files() == {"cli/1/.lock"}
 
 
+def test_registries_that_cannot_be_reached_are_one_line(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="offline", pip="offline")
+    with pytest.raises(ProvisionError) as caught:
+        ensure_artifact(package_clients.artifact(), package_clients.root)
+    assert str(caught.value) == (
+        "could not fetch claude: no registry can be reached (npm: ECONNREFUSED; pip: ECONNREFUSED); check the network, "
+        "the proxy, and which registry npm and pip use"
+    )
+    assert package_clients.files() == {"cli/1/.lock"}
+
+
 def test_no_client_at_all(
     package_clients: FakePackageClients, without_site_pip: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +159,7 @@ def test_a_client_that_delivers_nothing(package_clients: FakePackageClients) -> 
 
 
 def test_a_client_that_stalls_is_ended(package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installer, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(installer, "SILENT_SECONDS", 1.0)
     package_clients.clients(npm="hang", pip="ok")
     assert ensure_artifact(package_clients.artifact(), package_clients.root).is_file()
     assert package_clients.files() == INSTALLED

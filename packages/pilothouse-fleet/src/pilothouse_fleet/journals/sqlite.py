@@ -207,6 +207,11 @@ class SqliteJournal:
             self._connection.executescript(TABLES)
             return
         with self._translate_errors():
+            if not self.path.parent.is_dir():  # a typing mistake must not make directories
+                raise self._make_error(
+                    f"the journal {self.path} cannot be created: there is no directory {self.path.parent}; make it "
+                    "first, or correct the path"
+                )
             create_private_file(self.path)  # prompts and answers are private to this user
             place = self.path.resolve()
             # What is in a journal is executed with the permissions of this user.

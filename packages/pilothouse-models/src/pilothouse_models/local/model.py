@@ -28,6 +28,8 @@ MODEL_NAME = "smollm2-135m-instruct"
 SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
 CONTEXT_SIZE = 8192
 """Tokens; the size that the model was trained for."""
+MAX_ANSWER_TOKENS = 150
+"""Tokens of an answer in words of the embedded model. It has said what it knows by then."""
 START_TIMEOUT_SECONDS = 60.0
 """Seconds. Loading takes 1 to 3 s on an idle machine with two cores."""
 STOP_GRACE_SECONDS = 1.0
@@ -216,6 +218,7 @@ class LocalModel:
             "calls_tools": self._calls_tools,
             "context_size": self._context_size,
             "key": self._key,
+            "max_tokens": MAX_ANSWER_TOKENS if self._model is None else None,
             "model": str(path),
             "name": MODEL_NAME if self._model is None else path.stem,
         }

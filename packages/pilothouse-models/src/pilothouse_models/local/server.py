@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 ERRORS_ONLY = 1
 """Verbosity of llama.cpp: only errors go to standard error."""
 SEED = 1
+REPETITION_PENALTY = 0.8
+"""The multiplier of llama.cpp's DRY sampler, as its authors recommend."""
 THREADS = 1
 """Threads of llama.cpp, which spin while they wait for each other.
 
@@ -33,7 +35,7 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     answer = _reserve_stdout()
     server = _serve(settings)
-    url = _serve_shim(server.listening_address) if settings["calls_tools"] else server.listening_address
+    url = _serve_shim(server.listening_address, settings)
     answer.write(json.dumps({"url": url}).encode() + b"\n")
     answer.close()
     sys.stdin.buffer.read()
@@ -48,7 +50,7 @@ def _reserve_stdout() -> BinaryIO:
     return os.fdopen(output, "wb")
 
 
-def _serve_shim(url: str) -> str:
+def _serve_shim(url: str, settings: dict[str, Any]) -> str:
     """Serve the shim in front of `url`; returns the shim's own URL."""
     found = importlib.util.spec_from_file_location("shim", Path(__file__).with_name("shim.py"))
     assert found is not None
@@ -56,7 +58,7 @@ def _serve_shim(url: str) -> str:
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module
     found.loader.exec_module(module)
-    shim = module.Shim(url)
+    shim = module.Shim(url, calls_tools=settings["calls_tools"], max_tokens=settings["max_tokens"])
     threading.Thread(target=shim.serve_forever, name="shim", daemon=True).start()
     return shim.url
 
@@ -77,6 +79,9 @@ def _serve(settings: dict[str, Any]) -> Any:
     params.n_parallel = 1
     params.sampling.top_k = 1
     params.sampling.seed = SEED
+    # Small models repeat themselves. This makes a token less likely the longer the repetition that it would continue; a
+    # penalty on all repeated tokens makes this model forget the question.
+    params.sampling.dry_multiplier = REPETITION_PENALTY
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = THREADS
     params.verbosity = ERRORS_ONLY
     params.ui = params.endpoint_slots = params.endpoint_props = False

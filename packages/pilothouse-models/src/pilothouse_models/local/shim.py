@@ -1,8 +1,9 @@
-"""Tool calls for a model without tool support: the Messages API in front of llama.cpp, with a JSON Schema.
+"""What a small model needs in front of it: the Messages API in front of llama.cpp.
 
-Owns the translation in both directions, and the small server that does it. A request with tools becomes one whose
-response can only be a call of one tool, with an input of its schema, or a text. So calls are always well formed;
-whether they make sense depends on the model. Everything else passes through unchanged.
+Owns the small server that does it, and two translations. Answers in words end where the model begins to repeat itself,
+and after `max_tokens`; both count as a complete answer, so that nobody asks the model to continue. If tools are called,
+a request with tools becomes one whose response can only be a call of one tool, with an input of its schema, or a text:
+calls are always well formed; whether they make sense depends on the model. Everything else passes through unchanged.
 
 `server` loads this as a file, in the child: it knows nothing of pilothouse, and only the HTTP API of llama.cpp.
 """
@@ -10,8 +11,9 @@ whether they make sense depends on the model. Everything else passes through unc
 from __future__ import annotations
 
 import json
+import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,8 +47,6 @@ _FORWARDED = ("authorization", "x-api-key", "content-type", "accept")
 _INSTRUCTIONS = (
     'Answer with JSON. To use a tool: {"tool": its name, "input": {...}}. To answer in words: {"text": "..."}. Tools:'
 )
-_STOP_REASONS = {"length": "max_tokens"}
-
 Json = dict[str, Any]
 
 
@@ -218,7 +218,7 @@ def _make_content_block(content: str, finish: str) -> tuple[Json, str]:
         key = f"toolu_{secrets.token_hex(12)}"
         return {"type": "tool_use", "id": key, "name": answer["tool"], "input": answer.get("input", {})}, "tool_use"
     text = _text(answer["text"]) if "text" in answer else content
-    return {"type": "text", "text": text or "…"}, _STOP_REASONS.get(finish, "end_turn")
+    return {"type": "text", "text": text or CUT_MARK}, "max_tokens" if finish == "length" else "end_turn"
 
 
 def encode_stream_events(message: Json) -> Iterator[bytes]:
@@ -240,8 +240,121 @@ def encode_stream_events(message: Json) -> Iterator[bytes]:
         {"type": "message_delta", "delta": ending, "usage": {"output_tokens": usage["output_tokens"]}},
         {"type": "message_stop"},
     )
+    return map(_encode_event, events)
+
+
+def _encode_event(event: Json) -> bytes:
+    return f"event: {event.get('type')}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+# Answers in words.
+
+_PREAMBLES = ("You are a Claude agent", "You are Claude Code", "x-anthropic-")
+"""How blocks begin that Claude Code puts before the system prompt. This model would say that it is Claude."""
+CUT_MARK = "…"
+"""Stands at the end of an answer that was cut."""
+MIN_REPEATED_CHARS = 16
+"""Shorter sentences and lines, such as a closing brace, may occur twice."""
+_SENTENCE_END = re.compile(r"(?<=[.!?:])(?<!\d\.)\s+|\n+")
+_LIST_MARK = re.compile(r"^[\s\d.)*#-]+")
+
+
+class SentenceReader:
+    """Passes on a text piece by piece, without the sentence or line with which it begins to repeat itself.
+
+    What could still become a sentence from before is held back. Once `is_repeating`, nothing more is passed on.
+    """
+
+    def __init__(self) -> None:
+        self.is_repeating = False
+        self._seen: set[str] = set()
+        self._sentence = ""  # the one that is not finished
+        self._shown = 0  # characters of it that were passed on
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece; return what may be shown now."""
+        self._sentence += piece
+        shown = ""
+        while (end := _SENTENCE_END.search(self._sentence)) and not self.is_repeating:
+            shown += self._finish(end.end())
+        content = _normalize(self._sentence)
+        if self.is_repeating or (content and any(known.startswith(content) for known in self._seen)):
+            return shown
+        shown += self._sentence[self._shown :]
+        self._shown = len(self._sentence)
+        return shown
+
+    def close(self) -> str:
+        """Return what was held back, at the end of the text."""
+        return "" if self.is_repeating else self._finish(len(self._sentence))
+
+    def _finish(self, end: int) -> str:
+        sentence, content = self._sentence[:end], _normalize(self._sentence[:end])
+        self.is_repeating = len(content) >= MIN_REPEATED_CHARS and content in self._seen
+        if self.is_repeating:
+            return ""
+        self._seen.add(content)
+        shown = sentence[self._shown :]
+        self._sentence, self._shown = self._sentence[end:], max(0, self._shown - end)
+        return shown
+
+
+def _normalize(sentence: str) -> str:
+    return _LIST_MARK.sub("", sentence).strip().casefold()
+
+
+def shorten_answer(message: Json, *, is_limited: bool) -> Json:
+    """Return a response in words without repetitions.
+
+    Args:
+        message: the response.
+        is_limited: whether it may be shorter than requested.
+    """
+    content: list[Json] = []
+    for block in _as_mappings(message.get("content")):
+        reader = SentenceReader()
+        text = reader.feed(_text(block.get("text"))) + reader.close()
+        is_cut = is_limited and message.get("stop_reason") == "max_tokens"
+        content.append({**block, "text": text.rstrip() + (CUT_MARK if is_cut and not reader.is_repeating else "")})
+    reason = "end_turn" if is_limited else message.get("stop_reason")
+    return {**message, "content": content, "stop_reason": reason}
+
+
+def shorten_events(events: Iterable[Json], *, is_limited: bool) -> Iterator[Json]:
+    """Yield the events of a response in words, as `shorten_answer` returns it whole; stops reading at a repetition."""
+    reader = SentenceReader()
+    ending: list[Json] = []  # the end of the text, until it is known whether that was cut
+    tokens = 0
     for event in events:
-        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+        kind, delta = event.get("type"), _as_mapping(event.get("delta"))
+        if kind == "content_block_delta" and delta.get("type") == "text_delta":
+            tokens += 1
+            if text := reader.feed(_text(delta.get("text"))):
+                yield _make_text_delta(text)
+            if reader.is_repeating:
+                yield {"type": "content_block_stop", "index": 0}
+                usage = {"output_tokens": tokens}
+                yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
+                yield {"type": "message_stop"}
+                return
+        elif kind == "content_block_stop":
+            ending.append(event)
+        else:
+            is_cut = is_limited and delta.get("stop_reason") == "max_tokens"
+            if ending and (text := reader.close() + (CUT_MARK if is_cut else "")):
+                yield _make_text_delta(text)
+            yield from ending
+            ending.clear()
+            yield {**event, "delta": {**delta, "stop_reason": "end_turn"}} if is_cut else event
+
+
+def _drop_preamble(system: Any) -> str:
+    blocks = [{"type": "text", "text": system}] if isinstance(system, str) else _as_mappings(system)
+    return "\n".join(text for block in blocks if not (text := _text(block.get("text"))).startswith(_PREAMBLES))
+
+
+def _make_text_delta(text: str) -> Json:
+    return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
 
 
 # Reading untrusted JSON.
@@ -278,15 +391,30 @@ def _as_int(value: Any, otherwise: int) -> int:
 # The server.
 
 
+def _read_events(response: HTTPResponse) -> Iterator[Json]:
+    for line in response:
+        if line.startswith(b"data:"):
+            with suppress(ValueError):
+                yield _as_mapping(json.loads(line[5:]))
+
+
 class Shim(ThreadingHTTPServer):
-    """Serves the Messages API on a free port of loopback, in front of `upstream`, which checks the key."""
+    """Serves the Messages API on a free port of loopback, in front of `upstream`, which checks the key.
+
+    Args:
+        upstream: the URL of llama.cpp.
+        calls_tools: whether requests with tools may lead to calls.
+        max_tokens: the length of an answer in words; None: as requested.
+    """
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, *, calls_tools: bool = True, max_tokens: int | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _ShimRequestHandler)
         self.upstream = urlsplit(upstream)
+        self.calls_tools = calls_tools
+        self.max_tokens = max_tokens
 
     @property
     def url(self) -> str:
@@ -323,8 +451,10 @@ class _ShimRequestHandler(BaseHTTPRequestHandler):
                 asked = _as_mapping(json.loads(data))
         with suppress(BrokenPipeError, ConnectionResetError):  # the client is gone
             try:
-                if has_callable_tools(asked):
+                if asked and self.server.calls_tools and has_callable_tools(asked):
                     self._answer_with_tools(asked)
+                elif asked:
+                    self._answer_in_words(asked)
                 else:
                     self._forward(data)
             except (OSError, HTTPException) as error:
@@ -346,6 +476,30 @@ class _ShimRequestHandler(BaseHTTPRequestHandler):
                 self.wfile.flush()
         finally:
             connection.close()
+
+    def _answer_in_words(self, asked: Json) -> None:
+        most, limit = asked.get("max_tokens"), self.server.max_tokens
+        is_limited = limit is not None and not (isinstance(most, int) and most <= limit)
+        own: Json = {"max_tokens": limit} if is_limited else {}
+        if "system" in asked:
+            own["system"] = _drop_preamble(asked["system"])
+        data = json.dumps({**asked, **own}).encode()
+        connection, response = self._send_upstream(self.path, data)
+        try:
+            kind = response.getheader("content-type", "application/json")
+            if response.status == 200 and kind.startswith("text/event-stream"):
+                self._begin(200, kind)
+                for event in shorten_events(_read_events(response), is_limited=is_limited):
+                    self.wfile.write(_encode_event(event))
+                    self.wfile.flush()
+                return
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status == 200:
+            answer = json.dumps(shorten_answer(_as_mapping(json.loads(answer)), is_limited=is_limited)).encode()
+        self._begin(response.status, kind)
+        self.wfile.write(answer)
 
     def _answer_with_tools(self, asked: Json) -> None:
         connection, response = self._send_upstream(

@@ -9,10 +9,12 @@ from typing import Generic, Self, TypeVar, cast
 import anyio
 
 from pilothouse.messages import Message
+from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
 
 
+@user_class
 class MessageIterator(Generic[T]):
     """One loop over a query: its messages, or what `read` makes of each.
 

@@ -31,7 +31,7 @@ from pilothouse.client.message_iterator import MessageIterator
 from pilothouse.client.middleware import Middleware, change_prompts, make_custom
 from pilothouse.client.observation import make_observation
 from pilothouse.client.prompt import Prompt, check_text, make_steering_prompt, prepare_prompts
-from pilothouse.client.result import OutputT, QueryResult, make_result_error
+from pilothouse.client.result import CONNECTION_FAILED, OutputT, QueryResult, make_result_error
 from pilothouse.client.retry import QueryRetry
 from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.structured_output import OutputValidator, make_output_validator
@@ -496,8 +496,11 @@ class Query(Generic[OutputT]):
         return result
 
     def _complete_result(self, result: QueryResult[Any], kept: list[Message]) -> None:
-        if isinstance(result.error, AuthenticationError) and result.result is not None:
-            result.error = make_result_error(result.result, kept, env=known_environ(self._options))
+        closing = result.result
+        if closing is not None and (
+            isinstance(result.error, AuthenticationError) or closing.api_error == CONNECTION_FAILED
+        ):
+            result.error = make_result_error(closing, kept, env=known_environ(self._options))
         for middleware in reversed(self._middlewares):
             middleware.complete_result(result, kept)
         if result.error is not None:

@@ -53,6 +53,7 @@ from pilothouse.messages import (
     Usage,
 )
 from pilothouse.options.credentials import name_credential
+from pilothouse.options.secrets import mask_text
 from pilothouse.tracebacks import explain_missing_attribute
 
 INTERRUPTED_REASONS = frozenset({"aborted_streaming", "aborted_tools"})
@@ -118,6 +119,8 @@ _ADVICE: dict[type[ResultError], str] = {
     QuotaError: "wait until the limit resets, or use another account or key",
 }
 
+CONNECTION_FAILED = "connection_failed"
+"""`api_error` of a result when the API could not be reached."""
 REFUSED_ADVICE = {
     401: "the API refused {}: check that it is complete, still valid and meant for this API, or set another",
     403: "the API does not permit this with {}: check the rights of its account, or use another",
@@ -133,7 +136,8 @@ def make_result_error(
     Args:
         result: the closing message.
         messages: those before it; they contain the reset time of a limit and the cause of an API error.
-        env: the environment of the child, to name the variable of a key that was refused; None: not known.
+        env: the environment of the child, to name the variable of a key that was refused, or an address that cannot
+            be reached; None: not known.
     """
     if result.terminal_reason in INTERRUPTED_REASONS:
         return Interrupted("the query was interrupted", result=result)
@@ -149,6 +153,8 @@ def make_result_error(
         advice = REFUSED_ADVICE[result.api_error_status].format(credential)
         if reason_text.lower().startswith(_NOT_LOGGED_IN):
             reason_text = "Failed to authenticate"
+    if result.api_error == CONNECTION_FAILED and (address := (env or {}).get("ANTHROPIC_BASE_URL")):
+        reason_text = f"{reason_text}; ANTHROPIC_BASE_URL is {mask_text(address)}"
     message = f"{reason_text} ({advice})" if advice else reason_text
     details: dict[str, Any] = {"result": result, "api_error_status": result.api_error_status}
     if issubclass(kind, RateLimitError):

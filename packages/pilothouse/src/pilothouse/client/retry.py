@@ -20,7 +20,7 @@ from msgspec import Struct
 from pilothouse.client.middleware import Middleware, append_cause
 from pilothouse.client.prompt import make_prompt
 from pilothouse.client.rate_limits import LimitKind, RateLimitKey, SharedRateLimits, sleep_until_time
-from pilothouse.client.result import make_result_error
+from pilothouse.client.result import CONNECTION_FAILED, make_result_error
 from pilothouse.engine import NextPrompt, PromptMessage, Prompts, QueryRun
 from pilothouse.engine.failures import make_note
 from pilothouse.errors import (
@@ -57,7 +57,6 @@ MAX_LIMIT_WAITS = 8  # for one query, so that a limit whose reset is always just
 ERROR_CHARS = 500  # of an error in a system message
 
 RATE_LIMITED_STATUS = 429
-NETWORK_ERRORS = frozenset({"connection_failed"})  # `api_error` of a result
 # Limits of one model; all others are limits of the account.
 ONE_MODEL_LIMITS = ("seven_day_opus", "seven_day_sonnet")
 
@@ -304,6 +303,6 @@ def retry_reason(error: BaseException, *, rejected: bool = False) -> str | None:
         return "overloaded"
     if type(error) is not ExecutionError:
         return None
-    if isinstance(error.result, ResultMessage) and error.result.api_error in NETWORK_ERRORS:
+    if isinstance(error.result, ResultMessage) and error.result.api_error == CONNECTION_FAILED:
         return "network"
     return "server" if (error.api_error_status or 0) >= 500 else None

@@ -562,6 +562,8 @@ def parse_decision(value: object, name: str) -> Allow | Deny | Confirm:
         return Deny()
     if isinstance(value, _DECISIONS):
         return value
+    if (cls := next((each for each in _DECISIONS if value is each), None)) is not None:
+        raise InvalidAnswerError(f"{name} returned the class {cls.__name__}; call it: return {cls.__name__}()")
     raise InvalidAnswerError(f"{name} returned {type(value).__name__}; expected Allow, Deny, Confirm, True or False")
 
 

@@ -168,10 +168,24 @@ POLL_SECONDS = 0.1
 """Seconds between two measurements of the growing download."""
 STALL_SECONDS = 300.0
 """Seconds after which a client that writes nothing is ended. The clients' own timeouts are shorter."""
+SILENT_SECONDS = 30.0
+"""The same before its download has begun: a network that drops packets gives no error."""
+BEGUN_BYTES = 1 << 20
+"""Bytes after which a download has begun; less may be a log of the client."""
 MAX_LOG_LINES = 4
 """How many of a client's last lines an error quotes."""
 
+# How npm and pip say that there is no way to a registry.
+_UNREACHABLE = re.compile(
+    r"EAI_AGAIN|ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|ENOTFOUND|ETIMEDOUT|Connection refused|No route to host|"
+    r"Name or service not known|Network is unreachable|Temporary failure in name resolution|[Tt]imed out|"
+    r"Tunnel connection failed"
+)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+class _UnreachableError(ProvisionError):
+    """The client did not reach its registry; the text is its own word for that."""
 
 
 def download(source: PackageSource, directory: Path, advance: Callable[[int], object]) -> Path:
@@ -195,6 +209,8 @@ def download(source: PackageSource, directory: Path, advance: Callable[[int], ob
     log = directory / "log"
     exit_code = _run_client(source, command, directory, log, advance)
     tail = _read_log_tail(log)
+    if exit_code != 0 and (unreachable := _UNREACHABLE.search(log.read_text("utf-8", "replace"))):
+        raise _UnreachableError(f"{source.client}: {unreachable[0]}", exit_code=exit_code, stderr=tail)
     if exit_code != 0:
         raise ProvisionError(f"{source.client}: {tail or f'exit code {exit_code}'}", exit_code=exit_code, stderr=tail)
     found = [path for path in (directory / "out").iterdir() if path.suffix in (".tgz", ".whl")]
@@ -208,14 +224,17 @@ def _make_npm_command(source: PackageSource, directory: Path) -> list[str]:
     if npm is None:
         raise ProvisionError("npm: not on PATH")
     quiet = ["--loglevel=error", "--no-progress", "--no-update-notifier"]
+    # By default it waits for 70 s between its three tries.
+    quick = ["--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=3000"]
     places = [f"--pack-destination={directory / 'out'}", f"--cache={directory / 'tmp'}"]
-    return [npm, "pack", f"{source.package}@{source.version}", "--ignore-scripts", *quiet, *places]
+    return [npm, "pack", f"{source.package}@{source.version}", "--ignore-scripts", *quiet, *quick, *places]
 
 
 def _make_pip_command(source: PackageSource, directory: Path) -> list[str]:
     quiet = ["--quiet", "--no-input", "--progress-bar=off", "--disable-pip-version-check"]
+    quick = ["--retries=2", "--timeout=10"]
     only = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", f"--dest={directory / 'out'}"]
-    return [*_find_pip(), "download", *quiet, *only, f"{source.package}=={source.version}"]
+    return [*_find_pip(), "download", *quiet, *quick, *only, f"{source.package}=={source.version}"]
 
 
 def _find_pip() -> list[str]:
@@ -263,8 +282,8 @@ def _wait_for_client(
             size = _find_largest_size(directory)
         if size > done:
             done, grown_at = size, time.monotonic()
-        elif time.monotonic() - grown_at > STALL_SECONDS:
-            raise ProvisionError(f"{name}: no progress for {STALL_SECONDS:.0f} s, so it was ended")
+        elif time.monotonic() - grown_at > (limit := STALL_SECONDS if done >= BEGUN_BYTES else SILENT_SECONDS):
+            raise ProvisionError(f"{name}: no progress for {limit:.0f} s, so it was ended")
         advance(done)  # also without news: the callback may end this by raising
 
 
@@ -440,6 +459,13 @@ def _download(artifact: Artifact, work: Path, report: Progress) -> tuple[Package
         finally:
             # The client's own copy is removed before the next step needs the space.
             shutil.rmtree(directory, ignore_errors=True)
+    if all(isinstance(error, _UnreachableError) for error in failures):
+        raise ProvisionError(
+            f"could not fetch {_file_name(artifact)}: no registry can be reached ({'; '.join(map(str, failures))}); "
+            "check the network, the proxy, and which registry npm and pip use",
+            exit_code=failures[-1].exit_code,
+            stderr="\n".join(error.stderr for error in failures),
+        )
     wanted = " or ".join(f"{s.client} ({s.package} {s.version})" for s in artifact.sources)
     raise ProvisionError(
         f"could not fetch {_file_name(artifact)} with {wanted}: {'; '.join(map(str, failures))}. "

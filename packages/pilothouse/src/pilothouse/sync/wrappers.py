@@ -262,6 +262,7 @@ class SteeringWrapper:
         return repr(self._inner)
 
 
+@user_class
 class MessageIterator(Generic[T]):
     """One loop over a query: its messages, or values made from them. Dropping the iterator leaves the loop.
 

@@ -86,8 +86,8 @@ class Tool(Generic[P, R]):
         signature = read_signature(function, namespace)
         self.name = check_tool_name(signature.name if name is None else name)
         self.description = signature.description if description is None else description
-        if description is None:
-            warn_stripped_docstrings()
+        if not self.description:
+            _warn_undescribed(self.name)
         _check_type(self.name, "description", description, str)
         _check_type(self.name, "meta", meta, Mapping)
         _check_type(self.name, "always_load", always_load, bool)
@@ -330,6 +330,16 @@ def warn_stripped_docstrings() -> None:
         _logger.warning(
             "python -OO (PYTHONOPTIMIZE=2) removes docstrings, so tools have no descriptions from them: run python -O, "
             "or pass @tool(description=…), and Annotated[str, '…'] for the parameters"
+        )
+
+
+def _warn_undescribed(name: str) -> None:
+    warn_stripped_docstrings()
+    if sys.flags.optimize < STRIPS_DOCSTRINGS:
+        _logger.warning(
+            "the tool %s has no description, so the model has to guess what it does: give the function a docstring, or "
+            "pass @tool(description=…)",
+            name,
         )
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -198,6 +199,10 @@ def make_not_found_error(cli: str, searched: Iterable[str], why: str = ": there 
 
 # -- installing ----------------------------------------------------------------------------------------------------
 
+PROGRESS_SECONDS = 5.0
+"""Seconds between two lines about a download."""
+ABOUT_MB = 175
+"""The size of the download, where the pins do not have it."""
 _failures: dict[str, tuple[float, ProvisionError]] = {}
 """Target path → when its last failed installation ended, and the error."""
 
@@ -248,8 +253,10 @@ def _install(requested_at: float, check: Callable[[], None]) -> str:
 
     target = str(managed_cli_path())
     stages: set[str] = set()
+    shown_at = time.monotonic()
 
     def watch(stage: str, done: int, total: int | None) -> None:
+        nonlocal shown_at
         check()
         failed_at, error = _failures.get(target, (0.0, None))
         if error is not None and failed_at > requested_at:  # while this query waited: it would fail again
@@ -257,6 +264,11 @@ def _install(requested_at: float, check: Callable[[], None]) -> str:
         if stage not in stages:
             stages.add(stage)
             _log_stage(os.path.dirname(target), stage, total)
+        if stage == "download" and time.monotonic() - shown_at >= PROGRESS_SECONDS:
+            shown_at = time.monotonic()
+            # A person at a terminal waits for it; in the log of a service it is detail.
+            level = logging.WARNING if sys.stderr is not None and sys.stderr.isatty() else logging.INFO  # pyright: ignore[reportUnnecessaryComparison]
+            _log.log(level, "Claude Code %s: %.0f of %s", PINNED_VERSION, done / 1e6, _describe_size(total))
 
     try:
         path = install_cli(progress=watch)
@@ -268,14 +280,16 @@ def _install(requested_at: float, check: Callable[[], None]) -> str:
     return str(path)
 
 
-def _log_stage(directory: str, stage: str, total: int | None) -> None:
+def _describe_size(total: int | None) -> str:
+    return f"{total / 1e6:.0f} MB" if total else f"about {ABOUT_MB} MB"
 
+
+def _log_stage(directory: str, stage: str, total: int | None) -> None:
     # A warning, because warnings show even without logging set up: a silent download looks like a hang.
     if stage == "download":
-        size = f"{total / 1e6:.0f} MB" if total else "about 175 MB"
         _log.warning(
             "Claude Code %s is fetched now, once (%s, into %s). `pilothouse install-cli` does it beforehand, "
-            "%s=0 forbids it.", PINNED_VERSION, size, directory, INSTALL_VARIABLE,
+            "%s=0 forbids it.", PINNED_VERSION, _describe_size(total), directory, INSTALL_VARIABLE,
         )  # fmt: skip
     elif stage == "wait":
         _log.info("waiting for another installation of Claude Code %s into %s", PINNED_VERSION, directory)
