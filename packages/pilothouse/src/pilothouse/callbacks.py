@@ -187,6 +187,20 @@ async def call_function(
     wrapper = _wrapper.get()
     if wrapper is None:
         return await _call(function, args, kwargs, inline=inline)
+    # The context manager is a part of the callback, too: what it awaits may not wait for the callback.
+    return await start_callback(_call_wrapped(wrapper, function, args, kwargs, kind, name, inline=inline))
+
+
+async def _call_wrapped(
+    wrapper: CallbackWrapper,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    kind: str,
+    name: str,
+    *,
+    inline: bool,
+) -> Any:
     manager: Any = wrapper(kind, name)
     if isinstance(manager, AbstractAsyncContextManager):
         async with manager:
@@ -221,7 +235,11 @@ async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
         (answer,) = await run_in_worker(lambda: (function(*args, **kwargs),))
     if not inspect.isawaitable(answer):
         return answer
-    return await start_callback(answer)
+    around = _running.get()
+    try:
+        return await start_callback(answer)
+    finally:
+        _running.set(around)
 
 
 async def run_in_worker(work: Callable[[], T]) -> T:

@@ -246,6 +246,52 @@ async def test_a_query_of_a_callback_has_its_own_wrapper() -> None:
     assert outer.calls == [("option", "can_use_tool")]
 
 
+@pytest.mark.parametrize("place", ["enter", "exit"])
+async def test_a_wrapper_cannot_wait_for_a_query_of_its_own_session(place: str) -> None:
+    fake, errors, sessions = calling("can_use_tool"), list[UsageError](), list[ph.Session]()
+
+    async def ask() -> None:
+        try:
+            await sessions[0].query("inner")
+        except UsageError as error:
+            errors.append(error)
+            raise
+
+    @asynccontextmanager
+    async def around(kind: str, name: str) -> AsyncGenerator[None]:
+        if place == "enter":
+            await ask()
+        yield
+        if place == "exit":
+            await ask()
+
+    async def may(request: ph.PermissionRequest) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    agent = ph.Agent(cli=fake.path, callback_wrapper=around, can_use_tool=may)
+    with anyio.fail_after(20):
+        async with agent.session() as session:
+            sessions.append(session)
+            assert (await session.query("go")).text == "done"
+    assert "a callback cannot wait" in str(errors[0])
+    assert WORDS["can_use_tool"] in answer_of(fake)
+
+
+async def test_new_handlers_of_a_session_keep_it() -> None:
+    wrapper, fake, seen = Wrapper(), calling("can_use_tool"), list[str]()
+
+    def may(request: ph.PermissionRequest) -> bool:
+        seen.append(request_id.get())
+        return True
+
+    agent = ph.Agent(cli=fake.path, callback_wrapper=wrapper.plain, can_use_tool=lambda request: False)
+    async with agent.session() as session:
+        await session.update(can_use_tool=may)
+        await session.query("go")
+    assert (wrapper.calls, seen) == ([("option", "can_use_tool")], ["42"])
+
+
 def test_the_blocking_twin_enters_it_in_the_thread_of_the_callback() -> None:
     wrapper, seen, fake = Wrapper(), list[Any](), calling("can_use_tool")
     query = sync.query(
