@@ -43,7 +43,7 @@ class Attempt:
         prompt: the prompt.
         settings: options of this run, by name.
         output_type: type of the output; None: text.
-        session_id: id of its conversation; None: any.
+        session_id: id of its conversation; None: any. A runner that uses another one sets it.
         is_resumed: whether to continue this conversation, which an earlier attempt began, instead of asking the prompt.
         max_budget_usd: maximum cost, in US dollars; None: no limit.
         keeps_messages: whether the answer keeps all messages.
@@ -77,9 +77,9 @@ class Runner(Protocol):
         """Execute one attempt and return the answer; an error of the run itself is in the answer.
 
         Raises:
-            SessionNotFoundError: the conversation to resume does not exist; the fleet begins another one.
-            It may also be the error in the answer.
-        PilothouseError: another failure that prevents an answer.
+            SessionNotFoundError: the conversation to resume does not exist; the fleet begins another one. It may also
+                be the error in the answer.
+            PilothouseError: another failure that prevents an answer.
         """
         ...
 
@@ -112,8 +112,9 @@ class AgentRunner:
         prompt = RESUME_PROMPT if attempt.is_resumed else attempt.prompt
         attempt.is_asked = False
 
-        async def mark_asked(_: Message) -> None:
+        async def mark_asked(message: Message) -> None:
             attempt.is_asked = True
+            attempt.session_id = message.session_id or attempt.session_id
 
         settings = {**attempt.settings, **own}
         query = self.agent.query(prompt, output_type=attempt.output_type, on_message=mark_asked, **settings)

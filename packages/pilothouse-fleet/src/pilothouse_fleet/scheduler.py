@@ -294,7 +294,9 @@ class Scheduler:
             if not _is_session_lost(active, error):
                 return outcome, error
             log.info("run %r starts anew: %s", active.run.key, error)
-        session_id = active.run.settings.get("session_id") or str(uuid4())
+        settings = active.run.settings
+        continued = None if settings.get("fork_session") else settings.get("resume")
+        session_id = continued or settings.get("session_id") or str(uuid4())
         active.run = replace(active.run, session_id=session_id)
         await self.journal.save_session_id(active.run)  # first: whoever finds this run after a crash resumes it
         return await self._call_runner(active, is_resumed=False)
@@ -324,6 +326,7 @@ class Scheduler:
                 log.exception("run %r failed in an unexpected way", run.key)
             return None, error
         finally:
+            active.run = replace(active.run, session_id=attempt.session_id)
             active.is_cost_known = not attempt.is_asked
         return outcome, outcome.error
 
