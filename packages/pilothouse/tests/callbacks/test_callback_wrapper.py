@@ -138,6 +138,34 @@ async def test_every_callback_runs_inside_and_sees_the_context(kind: str, is_asy
     assert request_id.get() == "none"
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "confirm": CALLS["can_use_tool"],
+    "on_question": {
+        **CALLS["can_use_tool"],
+        "tool_name": "AskUserQuestion",
+        "input": {"questions": [{"question": "Which?", "header": "h", "multiSelect": False, "options": []}]},
+    },
+    "on_plan": {**CALLS["can_use_tool"], "tool_name": "ExitPlanMode", "input": {"plan": "Do it."}},
+    "on_elicitation": {"subtype": "elicitation", "mcp_server_name": "s", "message": "Who?", "mode": "form"},
+    "on_user_dialog": {"subtype": "request_user_dialog", "dialog_kind": "wizard", "payload": {}},
+}
+"""What the CLI sends to have the callbacks of the other options called."""
+
+
+@pytest.mark.parametrize("option", OTHERS)
+async def test_callbacks_of_all_options_run_inside(option: str) -> None:
+    wrapper, seen = Wrapper(), list[str]()
+
+    def note(*_: Any) -> None:
+        seen.append(request_id.get())
+
+    fake = FakeCLI()
+    fake.expect("user").emit(frames.init()).ask(**OTHERS[option]).emit(frames.result("done"))
+    settings: Any = {option: note, "supported_dialog_kinds": ["wizard"] if option == "on_user_dialog" else None}
+    await ph.query("go", cli=fake.path, callback_wrapper=wrapper.plain, **settings)
+    assert (wrapper.calls, seen) == ([("option", option)], ["42"])
+
+
 def refuse(kind: str, name: str) -> Any:
     raise OSError("no database")
 
