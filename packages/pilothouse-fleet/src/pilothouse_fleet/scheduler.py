@@ -57,7 +57,7 @@ class RunningAttempt:
     stop_reason: AttemptStopReason | None = None
     ended: anyio.Event = field(default_factory=anyio.Event)
     is_cost_known: bool = True
-    used: Usage = (1, 0)
+    used: Usage | None = None  # as far as it is known
 
 
 RECHECK_SECONDS = 0.5
@@ -233,7 +233,7 @@ class Scheduler:
                     is_recorded=is_recorded,
                 )
                 notify_all(active.observers, lambda one: one.on_end(end), reverse=True)
-                self.limiter.finish_run(active.used, active.reserved, self.now())
+                self.limiter.finish_run(active.used or active.reserved, active.reserved, self.now())
                 if self.active.get(run.key) is active:
                     del self.active[run.key]
                 active.attempt = None  # it refers to `active`
