@@ -111,7 +111,6 @@ async def test_a_session_that_the_runner_names_is_resumed() -> None:
     "options",
     [
         {"session_id": SESSION},
-        {"resume": SESSION},
         {"resume": OTHER, "fork_session": True, "session_id": SESSION},
         {"continue_conversation": True, "fork_session": True, "session_id": SESSION},
     ],
@@ -121,6 +120,25 @@ async def test_a_session_of_the_options_is_that_of_the_run(options: dict[str, An
     async with Fleet(runner=PlayedRunner(losing)) as fleet:
         await fleet.gather(["a"], options=options)
     assert losing.sessions == [(SESSION, False), (SESSION, True)]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_run_that_continues_a_session_loses_no_prompt(is_named: bool) -> None:
+    """As long as the CLI has not named the session, the prompt may not be in it: it is asked again."""
+    asked: list[bool] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        asked.append(attempt.is_resumed)
+        if len(asked) == 1:
+            attempt.session_id = SESSION if is_named else attempt.session_id
+            raise WorkerLostError("the worker is gone")
+        if attempt.is_resumed and attempt.session_id != SESSION:
+            raise SessionNotFoundError("no such session")
+        return answer("done")
+
+    async with Fleet(runner=PlayedRunner(play)) as fleet:
+        await fleet.gather(["a"], options={"resume": SESSION})
+    assert asked == ([False, True] if is_named else [False, True, False])
 
 
 async def test_a_lost_worker_is_no_failure_of_the_run() -> None:

@@ -294,9 +294,8 @@ class Scheduler:
             if not _is_session_lost(active, error):
                 return outcome, error
             log.info("run %r starts anew: %s", active.run.key, error)
-        settings = active.run.settings
-        continued = None if settings.get("fork_session") else settings.get("resume")
-        session_id = continued or settings.get("session_id") or str(uuid4())
+        # Not `resume` of the options: that session exists, and may never have had the prompt of this run.
+        session_id = active.run.settings.get("session_id") or str(uuid4())
         active.run = replace(active.run, session_id=session_id)
         await self.journal.save_session_id(active.run)  # first: whoever finds this run after a crash resumes it
         return await self._call_runner(active, is_resumed=False)
