@@ -54,23 +54,39 @@ def test_a_cell_shows_the_answer_while_it_waits(run: Callable[..., Outputs]) -> 
     assert "<img" not in html  # neither HTML nor images of the model
 
 
-@pytest.mark.anyio
-async def test_the_cell_says_what_it_waits_for(
-    fake_cli: Callable[..., FakeCLI], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the cell of this process shows, the newest last."""
     shown: list[str] = []
 
     class Handle:
         def update(self, html: Any) -> None:
             shown.append(html.data)
 
+    monkeypatch.setattr(notebook, "display", lambda _, display_id: Handle())  # pyright: ignore[reportUnknownLambdaType]
+    return shown
+
+
+@pytest.mark.anyio
+async def test_a_cell_that_is_stopped_says_so(fake_cli: Callable[..., FakeCLI], shown: list[str]) -> None:
+    fake = fake_cli().expect().emit(frames.init(), frames.assistant("Half")).hang()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(notebook.watch, ph.query("go", cli=fake.path))
+        with anyio.fail_after(30):
+            while not any("Half" in each for each in shown):
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert "<em>stopped" in shown[-1]
+
+
+@pytest.mark.anyio
+async def test_the_cell_says_what_it_waits_for(fake_cli: Callable[..., FakeCLI], shown: list[str]) -> None:
     async def decide(_: ph.PermissionRequest) -> ph.Allow:
         with anyio.fail_after(30):
             while not any("Bash make &lt;test&gt;" in each for each in shown):
                 await anyio.sleep(0.01)
         return ph.Allow()
 
-    monkeypatch.setattr(notebook, "display", lambda _, display_id: Handle())  # pyright: ignore[reportUnknownLambdaType]
     call = {"command": "make <test>"}
     fake = fake_cli().expect().emit(frames.init(), frames.assistant([frames.tool_use("Bash", call)]))
     fake.ask("can_use_tool", tool_name="Bash", input=call, tool_use_id="toolu_1")

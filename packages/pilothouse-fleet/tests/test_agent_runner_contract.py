@@ -9,10 +9,10 @@ from runner_suite import SESSION, RunnerSuite, make_attempt
 from scripted_runners import PlayedRunner, answer
 
 from pilothouse.client import Agent, QueryResult
-from pilothouse.errors import Interrupted, SessionNotFoundError, WorkerLostError
+from pilothouse.errors import CLIExitedError, Interrupted, SessionNotFoundError, WorkerLostError
 from pilothouse_fleet import AgentRunner, Attempt, Fleet, Runner
 from pilothouse_fleet.limits import MAX_INTERRUPTIONS, OnInterrupted
-from pilothouse_testing import FakeCLI
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 OTHER = SESSION.replace("9", "8")
@@ -40,6 +40,14 @@ class TestAgentRunner(RunnerSuite):
                 await runner.run(make_attempt(settings={} if is_of_agent else options, session_id=SESSION))
             [call] = fake.calls
         assert [word for word in call.argv if word.startswith(("--resume=", "--session-id="))] == flags
+
+    async def test_an_attempt_has_the_session_id_that_the_cli_names(self) -> None:
+        attempt = make_attempt(settings={"continue_conversation": True}, session_id=SESSION)
+        with FakeCLI().expect().emit(frames.init()).exit(1) as fake:
+            async with self.runner(fake) as runner:
+                with pytest.raises(CLIExitedError):
+                    await runner.run(attempt)
+        assert attempt.session_id == frames.SESSION_ID
 
 
 class Losing:
@@ -84,11 +92,53 @@ async def test_a_session_that_never_began_is_begun(is_raised: bool) -> None:
     assert second == first != third
 
 
-async def test_a_session_id_of_the_options_is_that_of_the_run() -> None:
+async def test_a_session_that_the_runner_names_is_resumed() -> None:
+    asked: list[tuple[str | None, bool]] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        asked.append((attempt.session_id, attempt.is_resumed))
+        attempt.session_id = OTHER
+        if len(asked) == 1:
+            raise WorkerLostError("the worker is gone")
+        return answer("done")
+
+    async with Fleet(runner=PlayedRunner(play)) as fleet:
+        await fleet.gather(["a"])
+    assert asked[1] == (OTHER, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"session_id": SESSION},
+        {"resume": OTHER, "fork_session": True, "session_id": SESSION},
+        {"continue_conversation": True, "fork_session": True, "session_id": SESSION},
+    ],
+)
+async def test_a_session_of_the_options_is_that_of_the_run(options: dict[str, Any]) -> None:
     losing = Losing(1)
     async with Fleet(runner=PlayedRunner(losing)) as fleet:
-        await fleet.gather(["a"], options={"session_id": SESSION})
+        await fleet.gather(["a"], options=options)
     assert losing.sessions == [(SESSION, False), (SESSION, True)]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_run_that_continues_a_session_loses_no_prompt(is_named: bool) -> None:
+    """As long as the CLI has not named the session, the prompt may not be in it: it is asked again."""
+    asked: list[bool] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        asked.append(attempt.is_resumed)
+        if len(asked) == 1:
+            attempt.session_id = SESSION if is_named else attempt.session_id
+            raise WorkerLostError("the worker is gone")
+        if attempt.is_resumed and attempt.session_id != SESSION:
+            raise SessionNotFoundError("no such session")
+        return answer("done")
+
+    async with Fleet(runner=PlayedRunner(play)) as fleet:
+        await fleet.gather(["a"], options={"resume": SESSION})
+    assert asked == ([False, True] if is_named else [False, True, False])
 
 
 async def test_a_lost_worker_is_no_failure_of_the_run() -> None:

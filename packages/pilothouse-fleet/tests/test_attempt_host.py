@@ -55,12 +55,12 @@ def here() -> Attempt:
 
 async def test_the_answer_and_what_the_runner_has_set() -> None:
     async def play(attempt: Attempt) -> QueryResult:
-        attempt.artifacts, attempt.is_asked = ("s3://bucket/a",), False
+        attempt.artifacts, attempt.is_asked, attempt.session_id = ("s3://bucket/a",), False, "s-1"
         return answer(f"{attempt.prompt}!")
 
     attempt = here()
     assert unpickle_answer(await host_of(play).run("one", order()), attempt).text == "the prompt!"
-    assert (attempt.artifacts, attempt.is_asked) == (("s3://bucket/a",), False)
+    assert (attempt.artifacts, attempt.is_asked, attempt.session_id) == (("s3://bucket/a",), False, "s-1")
 
 
 async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -> None:

@@ -182,6 +182,20 @@ async def test_turns_count_while_they_happen() -> None:
     assert sum(moment < asked[0] + 60 for moment in asked) <= 90
 
 
+async def test_an_attempt_that_is_lost_counts_as_the_others_did() -> None:
+    """How many requests it has made is not known, so it may have been as many."""
+
+    async def play(attempt: Attempt) -> QueryResult:
+        if int(attempt.key) >= 10:
+            raise CLIExitedError("gone")
+        return answer("done", turns=4)
+
+    runner = PlayedRunner(play)
+    async with Fleet(runner=runner, concurrency=50, rate=Rate(requests_per_minute=60), retry=0) as fleet:
+        await all_of(fleet.map([str(n) for n in range(30)], key=str))
+    assert [round(later - one) for one, later in pairwise(runner.starts)][5:] == [4] * 24
+
+
 async def test_tokens_are_paced() -> None:
     runner = costing(0.001, tokens=1000)
     async with Fleet(runner=runner, concurrency=4, rate=Rate(tokens_per_minute=10_000)) as fleet:

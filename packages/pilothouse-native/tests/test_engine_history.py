@@ -100,6 +100,25 @@ async def test_a_fork_leaves_the_first_as_it_is(scripted_model: ScriptedModel) -
     assert "I am Ada." in texts(scripted_model)
 
 
+async def test_the_engine_resumes_with_words_that_were_sent_into_a_turn(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "Fine."
+    await talk(scripted_model, "Run the tests.", f"--session-id={ID}")
+    path, last = transcript(scripted_model, ID), [row for row in rows(scripted_model, ID) if "parentUuid" in row][-1]
+    lines = list[str]()
+    for place, prompt in enumerate(["Only the unit tests.", None, ""]):
+        attachment = {"type": "queued_command", "commandMode": "prompt", "source_uuid": f"s{place}"}
+        attachment |= {} if prompt is None else {"prompt": prompt}
+        shared = {"parentUuid": last["uuid"], "uuid": f"{OTHER[:-1]}{place}", "timestamp": last["timestamp"]}
+        last = {**shared, "type": "attachment", "sessionId": ID, "isSidechain": False, "attachment": attachment}
+        lines.append(json.dumps(last, separators=(",", ":")) + "\n")
+    with path.open("a") as file:
+        file.writelines(lines)
+    await talk(scripted_model, "Go on.", f"--resume={ID}")
+    shown = scripted_model.requests[-1].messages
+    assert [message["role"] for message in shown] == ["user", "assistant", "user"]
+    assert [block["text"] for block in shown[-1]["content"]] == ["Only the unit tests.", "Go on."]
+
+
 async def test_continue_takes_the_newest(scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Fine."
     await talk(scripted_model, "I am Ada.", f"--session-id={ID}")

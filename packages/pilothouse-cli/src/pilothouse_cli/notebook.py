@@ -46,16 +46,18 @@ async def watch(query: Query[OutputT]) -> QueryResult[OutputT]:
     view = _View()
     result: QueryResult[OutputT] | None = None
     failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(view.refresh)
-        try:
-            async for event in query.events():
-                view.read(event)
-            result = await query
-        except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it
-            failure = error
-        tasks.cancel_scope.cancel()
-    view.finish(result, failure)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(view.refresh)
+            try:
+                async for event in query.events():
+                    view.read(event)
+                result = await query
+            except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it
+                failure = error
+            tasks.cancel_scope.cancel()
+    finally:  # also if the cell is stopped
+        view.finish(result, failure)
     if failure is not None:
         raise failure
     assert result is not None
@@ -88,8 +90,10 @@ class _View:
             self._display.update(HTML(self._render()))
 
     def finish(self, result: QueryResult[Any] | None, failure: Exception | None) -> None:
-        if result is None or failure is not None:
+        if failure is not None:
             self._activity = f"failed: {type(failure).__name__}"
+        elif result is None:
+            self._activity = "stopped"
         else:
             self._text = result.text or self._text
             cost = "" if result.cost_usd is None else f", ${result.cost_usd:.4f}"

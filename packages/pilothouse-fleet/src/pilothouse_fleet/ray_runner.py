@@ -138,7 +138,7 @@ log = logging.getLogger("pilothouse.fleet")
 # In an actor.
 
 SENT = ("key", "prompt", "settings", "session_id", "is_resumed", "max_budget_usd", "keeps_messages")
-SENT_BACK = ("artifacts", "is_asked", "requests")
+SENT_BACK = ("artifacts", "is_asked", "requests", "session_id")
 """The fields of an attempt that travel to the actor, and back."""
 EXIT_SECONDS = 5.0
 """Seconds for an actor's process to exit once its main thread has ended."""
@@ -381,10 +381,10 @@ class RayRunner:
             WorkerLostError: the actor is gone.
             RemoteError: the cluster has no capacity for an actor, or none starts.
         """
+        attempt.is_asked = False
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
         answer: QueryResult | None = None
-        attempt.is_asked = False
         while answer is None:
             number = await self._take_place()
             is_there = False

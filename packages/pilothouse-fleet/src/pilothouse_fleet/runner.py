@@ -43,7 +43,7 @@ class Attempt:
         prompt: the prompt.
         settings: options of this run, by name.
         output_type: type of the output; None: text.
-        session_id: id of its conversation; None: any.
+        session_id: id of its conversation; None: any. A runner that uses another one sets it.
         is_resumed: whether to continue this conversation, which an earlier attempt began, instead of asking the prompt.
         max_budget_usd: maximum cost, in US dollars; None: no limit.
         keeps_messages: whether the answer keeps all messages.
@@ -117,6 +117,7 @@ class AgentRunner:
 
         async def count(message: Message) -> None:
             attempt.is_asked = True
+            attempt.session_id = message.session_id or attempt.session_id
             if isinstance(message, AssistantMessage):
                 message_ids.add(message.message_id)
                 attempt.requests = len(message_ids)

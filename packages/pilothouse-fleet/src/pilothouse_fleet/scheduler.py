@@ -57,7 +57,7 @@ class RunningAttempt:
     stop_reason: AttemptStopReason | None = None
     ended: anyio.Event = field(default_factory=anyio.Event)
     is_cost_known: bool = True
-    used: Usage = (1, 0)
+    used: Usage | None = None  # as far as it is known
 
 
 RECHECK_SECONDS = 0.5
@@ -238,7 +238,7 @@ class Scheduler:
                     is_recorded=is_recorded,
                 )
                 notify_all(active.observers, lambda one: one.on_end(end), reverse=True)
-                self.limiter.finish_run(active.used, active.reserved, self.now())
+                self.limiter.finish_run(active.used or active.reserved, active.reserved, self.now())
                 if self.active.get(run.key) is active:
                     del self.active[run.key]
                 active.attempt = None  # it refers to `active`
@@ -299,6 +299,7 @@ class Scheduler:
             if not _is_session_lost(active, error):
                 return outcome, error
             log.info("run %r starts anew: %s", active.run.key, error)
+        # Not `resume` of the options: that session exists, and may never have had the prompt of this run.
         session_id = active.run.settings.get("session_id") or str(uuid4())
         active.run = replace(active.run, session_id=session_id)
         await self.journal.save_session_id(active.run)  # first: whoever finds this run after a crash resumes it
@@ -329,8 +330,10 @@ class Scheduler:
                 log.exception("run %r failed in an unexpected way", run.key)
             return None, error
         finally:
+            active.run = replace(active.run, session_id=attempt.session_id)
             active.is_cost_known = not attempt.is_asked
-            active.used = (max(1, attempt.requests), 0)
+            if attempt.requests or not attempt.is_asked:  # else they are not known
+                active.used = (max(1, attempt.requests), 0)
         return outcome, outcome.error
 
     def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
@@ -341,7 +344,8 @@ class Scheduler:
                 new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
                 given, fresh = given + new + cached, fresh + new
                 taken += int(usage.output_tokens or 0)
-        active.used = (max(outcome.turns, active.used[0]), fresh + taken)
+        requests, _ = active.used or (1, 0)
+        active.used = (max(outcome.turns, requests), fresh + taken)
         active.is_cost_known = active.is_cost_known or outcome.cost_usd is not None
         return replace(
             run,

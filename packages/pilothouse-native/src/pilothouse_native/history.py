@@ -175,7 +175,8 @@ class History:
         steering = {row.uuid for row in list_visible(rows) if row.is_steering}
         for row in lines:
             if row.get("uuid") in steering:
-                self._add_message("user", row["attachment"]["prompt"])
+                if words := row["attachment"].get("prompt"):  # the API rejects blank texts
+                    self._add_message("user", words)
             elif row.get("type") in SPOKEN_TYPES and not row.get("isApiErrorMessage"):
                 message: JsonObject = row["message"]
                 self._add_message(message["role"], message["content"])

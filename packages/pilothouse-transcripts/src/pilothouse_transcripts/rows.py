@@ -181,7 +181,7 @@ class RowAttachment(Struct, gc=False):
     command_mode: Any = field(default=None, name="commandMode")
     is_meta: Any = field(default=None, name="isMeta")
     origin: Any = None
-    source_uuid: Any = None
+    source_uuid: str | None = None
 
     @property
     def is_said(self) -> bool:
@@ -229,7 +229,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
         return self.subtype == "compact_boundary" and self.type == "system"
 
     @property
-    def source_uuid(self) -> Any:
+    def source_uuid(self) -> str | None:
         """The uuid with which words were sent into a running turn."""
         return None if self.attachment is None else self.attachment.source_uuid
 
@@ -286,9 +286,9 @@ def list_visible(rows: Sequence[TranscriptRow]) -> list[TranscriptRow]:
 
 def write_message(row: TranscriptRow, line: bytes) -> bytes:
     """Return the line of a row as a message: words that were sent into a running turn as a row of the user."""
-    if not row.is_steering:
+    data = load_object(line) if row.is_steering else None
+    if data is None:  # or the file has become shorter: whoever decodes the line reports that
         return line
-    data = load_object(line) or {}
     attachment: dict[str, Any] = data.get("attachment") or {}
     rest = {name: value for name, value in attachment.items() if name != "prompt"}
     message = {"role": "user", "content": attachment.get("prompt") or ""}

@@ -16,6 +16,7 @@ from pilothouse_transcripts import (
     get_subagent_messages,
     search_sessions,
 )
+from pilothouse_transcripts.rows import TranscriptRow, decode_row, write_message
 from pilothouse_transcripts.stores import MemoryStore, StoredSessions, import_session_to_store
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
@@ -87,6 +88,20 @@ def test_what_nobody_said_is_no_message(disk: Disk, fields: dict[str, Any]) -> N
 @pytest.mark.parametrize("fields", [{"origin": {"kind": "human"}}, {"origin": None}, {"origin": "odd"}])
 def test_what_a_person_said_is_one(disk: Disk, fields: dict[str, Any]) -> None:
     assert show(write_steered(disk, **fields)) == STEERED
+
+
+@pytest.mark.parametrize("source_uuid", [None, 3, ["s"], {"s": 1}])
+def test_words_with_an_odd_source_are_a_message(disk: Disk, source_uuid: Any) -> None:
+    file = write_steered(disk, source_uuid=source_uuid)
+    assert show(file) == STEERED
+    assert fork_session(file.id).messages == len(STEERED)
+
+
+def test_words_that_were_cut_off_meanwhile_are_no_message() -> None:
+    row = decode_row(b'{"type":"attachment","attachment":{"type":"queued_command","prompt":"only"}}')
+    assert isinstance(row, TranscriptRow)
+    assert row.is_steering
+    assert write_message(row, b'{"type":"att') == b'{"type":"att', "as other rows: the reader reports it"
 
 
 def test_words_that_also_are_a_prompt_are_read_once(disk: Disk) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from math import inf
@@ -83,17 +83,27 @@ class UserCallback:
             PilothouseError: the function failed because something that it awaited was cancelled, and this call was
                 not; or it raised what is not an `Exception`, such as `SystemExit`.
         """
-        try:
+        with convert_failures(self.name):
             return await call_function(self._function, args, {}, *self._called_as, inline=self._is_async)
-        except Exception:
-            raise
-        except BaseException as error:
-            # Passed on, it would end the caller's task silently, or even the event loop.
-            if is_stray_cancellation(error):
-                raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
-            if is_failure(error):
-                raise PilothouseError(f"{self.name} raised {type(error).__name__}") from error
-            raise
+
+
+@contextmanager
+def convert_failures(name: str) -> Generator[None]:
+    """Raise a `PilothouseError` for what would end the caller's task silently, or even the event loop.
+
+    Args:
+        name: of the user's function that is called in the block.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        if is_stray_cancellation(error):
+            raise PilothouseError(f"{name}: something that it awaits was cancelled") from error
+        if is_failure(error):
+            raise PilothouseError(f"{name} raised {type(error).__name__}") from error
+        raise
 
 
 _COROUTINE: type = CoroutineType
@@ -187,6 +197,20 @@ async def call_function(
     wrapper = _wrapper.get()
     if wrapper is None:
         return await _call(function, args, kwargs, inline=inline)
+    # The context manager is a part of the callback, too: what it awaits may not wait for the callback.
+    return await start_callback(_call_wrapped(wrapper, function, args, kwargs, kind, name, inline=inline))
+
+
+async def _call_wrapped(
+    wrapper: CallbackWrapper,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    kind: str,
+    name: str,
+    *,
+    inline: bool,
+) -> Any:
     manager: Any = wrapper(kind, name)
     if isinstance(manager, AbstractAsyncContextManager):
         async with manager:
@@ -221,7 +245,11 @@ async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
         (answer,) = await run_in_worker(lambda: (function(*args, **kwargs),))
     if not inspect.isawaitable(answer):
         return answer
-    return await start_callback(answer)
+    around = _running.get()
+    try:
+        return await start_callback(answer)
+    finally:
+        _running.set(around)
 
 
 async def run_in_worker(work: Callable[[], T]) -> T:

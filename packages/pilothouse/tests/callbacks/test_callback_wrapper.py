@@ -138,6 +138,34 @@ async def test_every_callback_runs_inside_and_sees_the_context(kind: str, is_asy
     assert request_id.get() == "none"
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "confirm": CALLS["can_use_tool"],
+    "on_question": {
+        **CALLS["can_use_tool"],
+        "tool_name": "AskUserQuestion",
+        "input": {"questions": [{"question": "Which?", "header": "h", "multiSelect": False, "options": []}]},
+    },
+    "on_plan": {**CALLS["can_use_tool"], "tool_name": "ExitPlanMode", "input": {"plan": "Do it."}},
+    "on_elicitation": {"subtype": "elicitation", "mcp_server_name": "s", "message": "Who?", "mode": "form"},
+    "on_user_dialog": {"subtype": "request_user_dialog", "dialog_kind": "wizard", "payload": {}},
+}
+"""What the CLI sends to have the callbacks of the other options called."""
+
+
+@pytest.mark.parametrize("option", OTHERS)
+async def test_callbacks_of_all_options_run_inside(option: str) -> None:
+    wrapper, seen = Wrapper(), list[str]()
+
+    def note(*_: Any) -> None:
+        seen.append(request_id.get())
+
+    fake = FakeCLI()
+    fake.expect("user").emit(frames.init()).ask(**OTHERS[option]).emit(frames.result("done"))
+    settings: Any = {option: note, "supported_dialog_kinds": ["wizard"] if option == "on_user_dialog" else None}
+    await ph.query("go", cli=fake.path, callback_wrapper=wrapper.plain, **settings)
+    assert (wrapper.calls, seen) == ([("option", option)], ["42"])
+
+
 def refuse(kind: str, name: str) -> Any:
     raise OSError("no database")
 
@@ -244,6 +272,52 @@ async def test_a_query_of_a_callback_has_its_own_wrapper() -> None:
 
     await ph.query("go", cli=fake.path, callback_wrapper=outer.waiting, can_use_tool=may)
     assert outer.calls == [("option", "can_use_tool")]
+
+
+@pytest.mark.parametrize("place", ["enter", "exit"])
+async def test_a_wrapper_cannot_wait_for_a_query_of_its_own_session(place: str) -> None:
+    fake, errors, sessions = calling("can_use_tool"), list[UsageError](), list[ph.Session]()
+
+    async def ask() -> None:
+        try:
+            await sessions[0].query("inner")
+        except UsageError as error:
+            errors.append(error)
+            raise
+
+    @asynccontextmanager
+    async def around(kind: str, name: str) -> AsyncGenerator[None]:
+        if place == "enter":
+            await ask()
+        yield
+        if place == "exit":
+            await ask()
+
+    async def may(request: ph.PermissionRequest) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    agent = ph.Agent(cli=fake.path, callback_wrapper=around, can_use_tool=may)
+    with anyio.fail_after(20):
+        async with agent.session() as session:
+            sessions.append(session)
+            assert (await session.query("go")).text == "done"
+    assert "a callback cannot wait" in str(errors[0])
+    assert WORDS["can_use_tool"] in answer_of(fake)
+
+
+async def test_new_handlers_of_a_session_keep_it() -> None:
+    wrapper, fake, seen = Wrapper(), calling("can_use_tool"), list[str]()
+
+    def may(request: ph.PermissionRequest) -> bool:
+        seen.append(request_id.get())
+        return True
+
+    agent = ph.Agent(cli=fake.path, callback_wrapper=wrapper.plain, can_use_tool=lambda request: False)
+    async with agent.session() as session:
+        await session.update(can_use_tool=may)
+        await session.query("go")
+    assert (wrapper.calls, seen) == ([("option", "can_use_tool")], ["42"])
 
 
 def test_the_blocking_twin_enters_it_in_the_thread_of_the_callback() -> None:

@@ -217,6 +217,24 @@ async def test_prompts_are_listed_and_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
+    "asked", [question("resources/read", {"uri": "exit://now"}), question("prompts/get", {"name": "leave"})]
+)
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "thread"])
+async def test_a_resource_or_prompt_that_exits_ends_no_task(asked: Any, is_async: bool) -> None:
+    def leave() -> str:
+        raise SystemExit(3)
+
+    async def leave_async() -> str:
+        raise SystemExit(3)
+
+    function: Any = leave_async if is_async else leave
+    server = sdk_server("s", resources=[resource("exit://now")(function)], prompts=[prompt(name="leave")(function)])
+    failed = await error_of(make_mcp_dispatcher({"s": server}), asked)
+    assert failed["code"] == -32603
+    assert failed["message"].endswith("raised SystemExit")
+
+
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         (question("tools/dance"), -32601),

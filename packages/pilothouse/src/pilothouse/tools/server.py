@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import anyio
 
 from pilothouse._version import __version__
-from pilothouse.callbacks import call_function, is_async
+from pilothouse.callbacks import call_function, convert_failures, is_async
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError
 from pilothouse.tools.content import make_error_result, make_resource_contents, to_content_block
@@ -154,11 +154,16 @@ class Resource:
         return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
 
     async def read(self, uri: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Read the content at `uri`, as MCP contents. Raises what the function raises."""
+        """Read the content at `uri`, as MCP contents. Raises what the function raises.
+
+        Raises:
+            PilothouseError: it raised what is not an `Exception`, such as `SystemExit`.
+        """
         value = self._content
         if self._read is not None and self._input is not None:
             named = self._input.parse(values)
-            value = await call_function(self._read, (), named, "resource", self.uri, inline=self._is_async)
+            with convert_failures(self.uri):
+                value = await call_function(self._read, (), named, "resource", self.uri, inline=self._is_async)
         return [make_resource_contents(uri, value, self.mime_type)]
 
 
@@ -207,9 +212,11 @@ class Prompt:
 
         Raises:
             ToolInputError: a value is missing or does not fit.
+            PilothouseError: the function raised what is not an `Exception`, such as `SystemExit`.
         """
         named = self._input.parse(values)
-        answer = await call_function(self._fill, (), named, "prompt", self.name, inline=self._is_async)
+        with convert_failures(self.name):
+            answer = await call_function(self._fill, (), named, "prompt", self.name, inline=self._is_async)
         messages = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
         return {"description": self.description, "messages": [_to_prompt_message(each) for each in messages]}
 
