@@ -157,6 +157,11 @@ class SessionLogins:
         """Return those that wait, and the last one at each place."""
         return [login.describe() for login in self._logins.values()]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one waits for its end."""
+        return any(login.state == "waiting" for login in self._logins.values())
+
     def get(self, login_id: str) -> SessionLogin:
         """Return a login by its id.
 

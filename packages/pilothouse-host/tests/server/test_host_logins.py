@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -208,6 +210,44 @@ def test_a_login_at_claude_is_that_of_the_host(
     seen = kept_bytes(served) + logged(caplog)
     assert len(claude_logins.given) == 4
     assert not [secret for secret in (*claude_logins.given, EMAIL) if secret.encode() in seen]
+
+
+@pytest.mark.real_cli
+def test_a_login_ends_with_its_process_which_is_not_idle_before(serve: MakeHost, claude_logins: ClaudeLogins) -> None:
+    served = serve(**claude_logins.env(), ANTHROPIC_API_KEY="")
+    path = begin_session(served)
+    _, place = begin_login(served, path, account="claude")
+    session = served.session
+    session.last_used -= 2 * served.host.settings.idle_seconds
+    served.call(served.host.end_idle)
+    assert read(served, place)["state"] == "waiting"
+    os.kill(session._session.pid, signal.SIGKILL)
+    ended = read(served, place, wait=20)
+    assert (ended["state"], ended["url"], "begin another one" in ended["error"]) == ("failed", None, True)
+    served.call(served.host.end_idle)
+    assert not session.has_child
+
+
+@pytest.mark.real_cli
+def test_a_login_that_begins_while_its_process_is_ended_ends_too(
+    serve: MakeHost, claude_logins: ClaudeLogins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(**claude_logins.env(), ANTHROPIC_API_KEY="")
+    path = begin_session(served)
+    begin_login(served, path, account="claude")
+    session = served.session
+    child, host = session._session, served.host
+    close, before = child.close, list[str]()
+
+    async def close_late() -> None:
+        before.extend(login["state"] for login in session.logins.describe())
+        await session.logins.begin(child, None, "claude", host._tasks)
+        await close()
+
+    monkeypatch.setattr(child, "close", close_late)
+    served.call(lambda: session.stop("idle"))
+    assert before == ["failed"]
+    assert [login["state"] for login in served.request("GET", path)[1]["logins"]] == ["failed"]
 
 
 @pytest.mark.real_cli
