@@ -86,7 +86,9 @@ class SessionLogin:
             refusal: RefusedRequestError
             try:
                 self.end(found=await self._begun.complete(answer))
-                return
+                if self.state == "done":
+                    return
+                refusal = self._make_ended()  # it was cancelled or replaced meanwhile
             except LoginError as error:
                 if error.code == "wrong_callback":
                     refusal = RefusedRequestError("wrong_callback", str(error))
@@ -100,8 +102,11 @@ class SessionLogin:
 
     def _check_waiting(self) -> None:
         if self.state != "waiting":
-            reason = f": {self.error}" if self.error else ""
-            raise RefusedRequestError("login_failed", f"this login has ended{reason}")
+            raise self._make_ended()
+
+    def _make_ended(self) -> RefusedRequestError:
+        reason = f": {self.error}" if self.error else ""
+        return RefusedRequestError("login_failed", f"this login has ended{reason}")
 
     async def follow(self) -> None:
         """Wait until a browser on this machine, or `complete`, has ended the login."""

@@ -127,7 +127,7 @@ def test_the_address_of_the_browser_ends_a_login(
 
 @pytest.mark.real_cli
 def test_a_browser_on_the_machine_of_the_host_ends_a_login(serve: MakeHost, oauth_server: OAuthServer) -> None:
-    served = serve()
+    served = serve(ANTHROPIC_API_KEY="")
     path = begin_session(served, oauth_server)
     login, place = begin_login(served, path, server="ledger")
     follow(open_page(login["url"]))
@@ -210,6 +210,31 @@ def test_a_login_at_claude_is_that_of_the_host(
     seen = kept_bytes(served) + logged(caplog)
     assert len(claude_logins.given) == 4
     assert not [secret for secret in (*claude_logins.given, EMAIL) if secret.encode() in seen]
+
+
+@pytest.mark.real_cli
+def test_a_login_that_is_cancelled_while_it_ends_has_failed(
+    serve: MakeHost, claude_logins: ClaudeLogins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(**claude_logins.env(), ANTHROPIC_API_KEY="")
+    path = begin_session(served)
+    begun, place = begin_login(served, path, account="claude")
+    logins = served.session.logins
+    login = logins.get(begun["id"])
+    trade = login._begun.complete
+
+    async def cancel_meanwhile(answer: str) -> Any:
+        logins.cancel(login)
+        return await trade(answer)
+
+    class Begun:
+        url = begun["url"]
+        complete = staticmethod(cancel_meanwhile)
+
+    monkeypatch.setattr(login, "_begun", Begun)
+    status, refusal = complete(served, place, claude_logins.show_code(begun["url"]))
+    assert (status, refusal["error"]["code"]) == (409, "login_failed")
+    assert "cancelled" in refusal["error"]["message"]
 
 
 @pytest.mark.real_cli
