@@ -132,6 +132,7 @@ def test_a_browser_on_the_machine_of_the_host_ends_a_login(serve: MakeHost, oaut
     login, place = begin_login(served, path, server="ledger")
     follow(open_page(login["url"]))
     assert read(served, place, wait=20)["state"] == "done"
+    assert served.request("GET", "/v1/sessions")[1]["has_key"] is False  # this login is none at Claude
     assert b"control_response" not in kept_bytes(served)  # the host asks four times a second while a login waits
 
 
