@@ -6,6 +6,7 @@ login, and keeps that; none of it is kept here, and no event, error or journal h
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -111,18 +112,16 @@ class SessionLogin:
     async def follow(self) -> None:
         """Wait until a browser on this machine, or `complete`, has ended the login."""
         with self._scope:
-            if isinstance(self._begun, ClaudeLogin):  # its link shows a code, so only `complete` ends it
-                with anyio.move_on_after(LOGIN_SECONDS):
-                    await self._ended.wait()
-                self.end(_LATE)
-                return
-            try:
-                self.end(found=await self._begun.wait(LOGIN_SECONDS))
-            except TimeoutError:
-                self.end(_LATE)
-            except PilothouseError as error:
-                async with self._lock:  # `complete` knows better why
-                    self.end(str(error))
+            with anyio.move_on_after(LOGIN_SECONDS):
+                try:
+                    if isinstance(self._begun, ClaudeLogin):  # its link shows a code, so only `complete` ends it
+                        await self._ended.wait()
+                    else:
+                        self.end(found=await self._begun.wait(math.inf))
+                except PilothouseError as error:
+                    async with self._lock:  # `complete` knows better why
+                        self.end(str(error))
+            self.end(_LATE)
 
     async def wait(self, seconds: float) -> None:
         """Wait until the login has ended, `MAX_WAIT_SECONDS` at most."""
