@@ -191,7 +191,8 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```\w+) .*$", re.MULTILINE)
 _RECORDING = re.compile(r'(<img [^>]*?src="([^"]*terminal-\w+)\.svg"[^>]*>)')
 STILL_TOO = r'<picture><source media="(prefers-reduced-motion: reduce)" srcset="\2-still.svg">\1</picture>'
-_ELSEWHERE = re.compile(r'<(script|link|img)[^>]*"https?://')
+_ELSEWHERE = re.compile(r"""<(?!a\b)[a-z]+\b[^>]*?\s(?:href|src|srcset|poster|data)=["']?(?:https?:)?//""")
+_STYLE_ELSEWHERE = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//""")
 _TABS = re.compile(r"<!-- tabs -->\n(.*?)<!-- end of tabs -->", re.DOTALL)
 _TAB = re.compile(r"\*\*(.+?)\*\*\n\n(```.*?^```)\n", re.DOTALL | re.MULTILINE)
 FRONT_PAGE = """\
@@ -322,14 +323,19 @@ def make_nav() -> str:
     return f"[{', '.join(parts)}]"
 
 
+def requests_elsewhere(text: str) -> bool:
+    """Whether a browser that shows this page or style requests something from another server."""
+    return bool(_ELSEWHERE.search(text) or _STYLE_ELSEWHERE.search(text))
+
+
 def find_gaps() -> Iterator[str]:
     """Pages without a place, and public names without an entry in the site."""
     placed = {page for groups in list_parts().values() for pages in groups.values() for page in pages}
     for path in SOURCE.rglob("*.md"):
         if (page := path.relative_to(SOURCE).as_posix()) not in placed:
             yield f"{page} has no place in PARTS"
-    for path in SITE.rglob("*.html"):
-        if _ELSEWHERE.search(path.read_text("utf-8")):
+    for path in (*SITE.rglob("*.html"), *SITE.rglob("*.css")):
+        if requests_elsewhere(path.read_text("utf-8")):
             yield f"{path.relative_to(SITE)} requests something from elsewhere"
     for module in ("pilothouse", *PUBLIC_MODULES):
         page = (SITE / name_api_page(module)).with_suffix(".html")

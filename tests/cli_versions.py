@@ -273,10 +273,8 @@ SURFACE: Mapping[str, Callable[[str], Iterable[str]]] = {
     "settings": find_settings,
     "startup refusals": lambda types: [word.strip("'") for word in _find_union(types, "SDKStartupFailureReason")],
     "fields of messages": lambda types: [f"{name}.{key}" for name, keys in find_fields(types) for key in keys],
-    "exit reasons": lambda types: re.findall(
-        r"'(\w+)'", "".join(re.findall(r"EXIT_REASONS: readonly \[(.*?)\]", types))
-    ),
-    "hooks": lambda types: re.findall(r"'(\w+)'", "".join(re.findall(r"HOOK_EVENTS: readonly \[(.*?)\]", types))),
+    "exit reasons": lambda types: _find_list(types, "EXIT_REASONS"),
+    "hooks": lambda types: _find_list(types, "HOOK_EVENTS"),
     **{title: find for title, (find, _) in BODIES.items()},
 }
 """What the types tell about a release, and how it is found."""

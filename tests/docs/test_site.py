@@ -6,7 +6,7 @@ import re
 
 import pytest
 from api_text import make_api_text
-from build_site import PARTS, link_pages, make_tabs, stop_motion
+from build_site import PARTS, link_pages, make_tabs, requests_elsewhere, stop_motion
 from docstrings import fence_examples
 from markdown_pages import ROOT
 from tests.recordings import read_last_frame
@@ -67,6 +67,26 @@ def test_a_recording_without_motion_shows_its_last_frame() -> None:
     still = stop_motion(recording)
     assert "animation" not in still
     assert read_last_frame(still) == read_last_frame(recording)
+
+
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        ('<script src="https://unpkg.com/x.js">', True),
+        ("<script defer src='//unpkg.com/x.js'>", True),
+        ("<img alt=x src=https://img.shields.io/x.svg>", True),
+        ('<link rel="stylesheet" href="https://fonts.googleapis.com/css">', True),
+        ('<iframe src="https://example.com">', True),
+        ('<source srcset="https://example.com/a.png">', True),
+        ('@import "https://fonts.googleapis.com/css";', True),
+        ("a { background: url(//example.com/a.png) }", True),
+        ('<a class="x" href="https://example.com">', False),
+        ('<svg xmlns="http://www.w3.org/2000/svg"><path d="M1 1">', False),
+        ('<script src="assets/search.js">', False),
+    ],
+)
+def test_what_a_page_requests_from_elsewhere_is_seen(text: str, does: bool) -> None:
+    assert requests_elsewhere(text) is does
 
 
 def test_no_page_has_two_places() -> None:

@@ -220,7 +220,11 @@ def test_keys_and_logins(doctor: Doctor, claude: str) -> None:
     settings.write_text('{"apiKeyHelper": "print-key"}')
     found = output(CLAUDE_CONFIG_DIR=str(config))
     assert found == f"{settings} says where to get one"
-    (config / ".credentials.json").write_text(SECRET)
+    (config / ".credentials.json").write_text('{"mcpOAuth": {}}')  # a login at an MCP server is none at Claude
+    assert output(CLAUDE_CONFIG_DIR=str(config)) == f"{settings} says where to get one"
+    (config / ".claude.json").write_text(f'{{"primaryApiKey": "{SECRET}"}}')
+    assert output(CLAUDE_CONFIG_DIR=str(config)) == f"the key of a login is stored in {config / '.claude.json'}"
+    (config / ".credentials.json").write_text(f'{{"claudeAiOauth": {{"accessToken": "{SECRET}"}}}}')
     assert output(CLAUDE_CONFIG_DIR=str(config)) == f"a login is stored in {config}"
 
 

@@ -6,6 +6,7 @@ login, and keeps that; none of it is kept here, and no event, error or journal h
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -86,7 +87,9 @@ class SessionLogin:
             refusal: RefusedRequestError
             try:
                 self.end(found=await self._begun.complete(answer))
-                return
+                if self.state == "done":
+                    return
+                refusal = self._make_ended()  # it was cancelled or replaced meanwhile
             except LoginError as error:
                 if error.code == "wrong_callback":
                     refusal = RefusedRequestError("wrong_callback", str(error))
@@ -100,24 +103,25 @@ class SessionLogin:
 
     def _check_waiting(self) -> None:
         if self.state != "waiting":
-            reason = f": {self.error}" if self.error else ""
-            raise RefusedRequestError("login_failed", f"this login has ended{reason}")
+            raise self._make_ended()
+
+    def _make_ended(self) -> RefusedRequestError:
+        reason = f": {self.error}" if self.error else ""
+        return RefusedRequestError("login_failed", f"this login has ended{reason}")
 
     async def follow(self) -> None:
         """Wait until a browser on this machine, or `complete`, has ended the login."""
         with self._scope:
-            if isinstance(self._begun, ClaudeLogin):  # its link shows a code, so only `complete` ends it
-                with anyio.move_on_after(LOGIN_SECONDS):
-                    await self._ended.wait()
-                self.end(_LATE)
-                return
-            try:
-                self.end(found=await self._begun.wait(LOGIN_SECONDS))
-            except TimeoutError:
-                self.end(_LATE)
-            except PilothouseError as error:
-                async with self._lock:  # `complete` knows better why
-                    self.end(str(error))
+            with anyio.move_on_after(LOGIN_SECONDS):
+                try:
+                    if isinstance(self._begun, ClaudeLogin):  # its link shows a code, so only `complete` ends it
+                        await self._ended.wait()
+                    else:
+                        self.end(found=await self._begun.wait(math.inf))
+                except PilothouseError as error:
+                    async with self._lock:  # `complete` knows better why
+                        self.end(str(error))
+            self.end(_LATE)
 
     async def wait(self, seconds: float) -> None:
         """Wait until the login has ended, `MAX_WAIT_SECONDS` at most."""
@@ -156,6 +160,11 @@ class SessionLogins:
     def describe(self) -> list[dict[str, Any]]:
         """Return those that wait, and the last one at each place."""
         return [login.describe() for login in self._logins.values()]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one waits for its end."""
+        return any(login.state == "waiting" for login in self._logins.values())
 
     def get(self, login_id: str) -> SessionLogin:
         """Return a login by its id.

@@ -238,7 +238,7 @@ class JournaledTransport(TransportWrapper):
         session: journals the output.
     """
 
-    def __init__(self, inner: Transport, admit: AdmitInvocation, session: ServerSession) -> None:
+    def __init__(self, inner: Transport, admit: AdmitInvocation, session: RestSession) -> None:
         super().__init__(inner)
         self._admit = admit
         self._session = session
@@ -261,6 +261,7 @@ class JournaledTransport(TransportWrapper):
         try:
             await self.inner.close()
         finally:
+            self._session.logins.end_all()  # also those that began while it was being closed
             with anyio.CancelScope(shield=True), suppress(JournalError):
                 await self._session.end_line()
 
@@ -641,6 +642,11 @@ class RestSession(ServerSession):
         if self._prompts or self.approvals.is_waiting:
             return True
         return self._session is not None and self._session.state in ("starting", "running")
+
+    @property
+    def idle_seconds(self) -> float:
+        """See `ServerSession`; whoever logs in is given the time for it."""
+        return 0.0 if self.logins.is_waiting else super().idle_seconds
 
     def describe(self) -> Mapping[str, Any]:
         """Return the description of the session for REST."""

@@ -16,7 +16,7 @@ from pilothouse_testing import FakeCLI
 
 OPUS, SONNET = "claude-opus-5-5", "claude-sonnet-5-0"
 TOPICS = (
-    "Mend the flaky login test",
+    "Fix the flaky login test",
     "Add a dark theme to the settings page",
     "Why is the import so slow?",
     "Write the release notes for 4.2",

@@ -84,7 +84,7 @@ def test_words_for_a_turn_say_what_became_of_them(fold: Any) -> None:
         ("one", "taken"),
         ("two", "next_turn"),
         ("three", ""),
-        ("Not sent, as the turn had ended: title none", None),
+        ("Not sent because the turn had ended: title none", None),
     ]
 
 

@@ -115,7 +115,7 @@ def test_a_link_that_is_no_web_page_is_not_opened(
     page.route("**/logins/login_*", change)
     open_session(viewer, console, oauth_server)
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_text("The server gave a link that is not a web page.")).to_be_visible()
+    expect(page.get_by_text("The server sent a link that is not a web page.")).to_be_visible()
     expect(page.get_by_role("link", name="Open the login page")).to_have_count(0)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("article")).to_have_count(0)
@@ -180,3 +180,16 @@ def test_without_a_key_the_first_page_says_three_ways_and_leads_through_a_login(
     viewer.close()
     said = json.dumps(no_key.program.errors.read_text())
     assert not [secret for secret in no_key.logins.given if secret in said]
+
+
+def test_who_may_not_log_in_leaves_no_session_behind(browser: Any, no_key: NoKey) -> None:
+    viewer = Viewer(browser, no_key.program.link)
+    page = viewer.page
+    page.route(
+        "**/logins", lambda route: route.fulfill(status=403, json={"error": {"code": "forbidden", "message": "no"}})
+    )
+    page.get_by_label("No key and no login").get_by_role("button", name="Log in to Claude").click()
+    expect(page.get_by_role("alert")).to_have_text("no")
+    page.get_by_role("link", name="Sessions").click()
+    expect(page.get_by_text("No sessions yet")).to_be_visible()
+    viewer.close()

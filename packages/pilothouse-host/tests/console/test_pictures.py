@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 KEPT = os.environ.get("PILOTHOUSE_PICTURES", "")
 IN_DOCS = {"inbox-wide-light", "session-wide-light", "costs-wide-dark", "inbox-narrow-dark"}
 MAX_BYTES = 250_000
-FOUND = """I found the cause: `check()` compares the **digest** with the password itself.
+FOUND = """I found the cause: `check()` compares the **digest** with the plain password.
 
 1. `app/login.py` hashes the password in `check()`
-2. the test compares with `==`, which also leaks time
+2. the comparison with `==` also leaks timing
 
 ```python
 def check(password: str, stored: bytes) -> bool:
@@ -38,7 +38,7 @@ def check(password: str, stored: bytes) -> bool:
 ```"""
 BEFORE = "import hashlib\n\n\ndef check(password, stored):\n    return password == stored\n"
 QUESTION = {
-    "question": "Which database shall the new service use?",
+    "question": "Which database should the new service use?",
     "header": "Database",
     "multiSelect": False,
     "options": [
@@ -68,13 +68,13 @@ def script(model: ScriptedModel, work: Path) -> None:
         reply=Steps(
             (
                 Thinking("The test fails in check(). I should read it first."),
-                Text("I look at the test and its code."),
+                Text("Let me look at the test and the code it covers."),
                 ToolUse("Read", {"file_path": str(login)}),
             ),
             (Text(FOUND), ToolUse("Task", agent)),
             (ToolUse("Edit", edit), look),
-            "Mended: `check()` compares digests in constant time, and the test passes.",
-            "Mended.",
+            "Fixed: `check()` compares digests in constant time, and the test passes.",
+            "Fixed.",
         ),
     )
     model.on("the service", reply=Steps((ToolUse("AskUserQuestion", {"questions": [QUESTION]}),), "Good."))
@@ -83,7 +83,7 @@ def script(model: ScriptedModel, work: Path) -> None:
         reply=Steps(
             (
                 Text("The old builds can go."),
-                ToolUse("Bash", {"command": "rm -rf build/2025-*", "description": "Remove the builds of last year"}),
+                ToolUse("Bash", {"command": "rm -rf build/2025-*", "description": "Remove last year's builds"}),
             ),
             "Done.",
         ),
@@ -119,7 +119,7 @@ def test_every_page_looks_as_it_should(
     target = tmp_path / "pictures" if KEPT in ("", "docs") else Path(KEPT)
     script(scripted_model, console.root)
     page = view().page
-    start_session(page, "Mend the login test")
+    start_session(page, "Fix the login test")
     expect(page.get_by_role("heading", name="Allow Edit: login.py?")).to_be_visible()
     session = page.url.partition("#")[2]
     start_session(page, "Plan the service")

@@ -33,14 +33,14 @@ def test_words_reach_the_turn_that_runs(view: View, scripted_model: ScriptedMode
     else:
         page.keyboard.press("Enter")
     for each in (page, other.page):
-        expect(each.get_by_label("On their way into the turn").locator("li")).to_contain_text(WORDS)
+        expect(each.get_by_label("Being added to the turn").locator("li")).to_contain_text(WORDS)
     expect(page.get_by_label("Prompt", exact=True)).to_have_value("")
     gate.open()
     page.get_by_role("button", name="Allow").click()
     for each in (page, other.page):
         expect(each.locator(".item.prompt").last).to_contain_text("added to the running turn")
         expect(each.get_by_text("It is there.")).to_be_visible()
-        expect(each.get_by_label("On their way into the turn")).to_have_count(0)
+        expect(each.get_by_label("Being added to the turn")).to_have_count(0)
         expect(each.locator(".turn-end")).to_have_count(1)
     expect(page.get_by_role("button", name="1 turn", exact=True)).to_be_visible()
     assert [WORDS in str(request.messages) for request in scripted_model.requests] == [False, True]
@@ -55,7 +55,7 @@ def test_words_that_come_too_late_are_the_next_prompt(view: View, scripted_model
     gate.wait_reached(20)
     page.get_by_label("Prompt", exact=True).fill(WORDS)
     page.get_by_role("button", name="Send now").click()
-    expect(page.get_by_label("On their way into the turn").locator("li")).to_contain_text(WORDS)
+    expect(page.get_by_label("Being added to the turn").locator("li")).to_contain_text(WORDS)
     gate.open()
     expect(page.locator(".item.prompt").last).to_contain_text("sent as the next prompt")
     expect(page.get_by_text("then done")).to_be_visible()
@@ -73,7 +73,7 @@ def test_words_that_nobody_has_read_come_back(
     composer = page.get_by_label("Prompt", exact=True)
     composer.fill(f"{WORDS}\nand no others")
     page.keyboard.press("Control+Enter")
-    expect(page.get_by_label("On their way into the turn").locator("li")).to_contain_text(WORDS)
+    expect(page.get_by_label("Being added to the turn").locator("li")).to_contain_text(WORDS)
     token, port = console.link.partition("#token=")[2], console.port
     console.kill()
     expect(page.get_by_text("Connecting …")).to_be_visible()

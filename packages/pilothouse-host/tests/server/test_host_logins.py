@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,11 +127,12 @@ def test_the_address_of_the_browser_ends_a_login(
 
 @pytest.mark.real_cli
 def test_a_browser_on_the_machine_of_the_host_ends_a_login(serve: MakeHost, oauth_server: OAuthServer) -> None:
-    served = serve()
+    served = serve(ANTHROPIC_API_KEY="")
     path = begin_session(served, oauth_server)
     login, place = begin_login(served, path, server="ledger")
     follow(open_page(login["url"]))
     assert read(served, place, wait=20)["state"] == "done"
+    assert served.request("GET", "/v1/sessions")[1]["has_key"] is False  # this login is none at Claude
     assert b"control_response" not in kept_bytes(served)  # the host asks four times a second while a login waits
 
 
@@ -208,6 +211,69 @@ def test_a_login_at_claude_is_that_of_the_host(
     seen = kept_bytes(served) + logged(caplog)
     assert len(claude_logins.given) == 4
     assert not [secret for secret in (*claude_logins.given, EMAIL) if secret.encode() in seen]
+
+
+@pytest.mark.real_cli
+def test_a_login_that_is_cancelled_while_it_ends_has_failed(
+    serve: MakeHost, claude_logins: ClaudeLogins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(**claude_logins.env(), ANTHROPIC_API_KEY="")
+    path = begin_session(served)
+    begun, place = begin_login(served, path, account="claude")
+    logins = served.session.logins
+    login = logins.get(begun["id"])
+    trade = login._begun.complete
+
+    async def cancel_meanwhile(answer: str) -> Any:
+        logins.cancel(login)
+        return await trade(answer)
+
+    class Begun:
+        url = begun["url"]
+        complete = staticmethod(cancel_meanwhile)
+
+    monkeypatch.setattr(login, "_begun", Begun)
+    status, refusal = complete(served, place, claude_logins.show_code(begun["url"]))
+    assert (status, refusal["error"]["code"]) == (409, "login_failed")
+    assert "cancelled" in refusal["error"]["message"]
+
+
+@pytest.mark.real_cli
+def test_a_login_ends_with_its_process_which_is_not_idle_before(serve: MakeHost, claude_logins: ClaudeLogins) -> None:
+    served = serve(**claude_logins.env(), ANTHROPIC_API_KEY="")
+    path = begin_session(served)
+    _, place = begin_login(served, path, account="claude")
+    session = served.session
+    session.last_used -= 2 * served.host.settings.idle_seconds
+    served.call(served.host.end_idle)
+    assert read(served, place)["state"] == "waiting"
+    os.kill(session._session.pid, signal.SIGKILL)
+    ended = read(served, place, wait=20)
+    assert (ended["state"], ended["url"], "begin another one" in ended["error"]) == ("failed", None, True)
+    served.call(served.host.end_idle)
+    assert not session.has_child
+
+
+@pytest.mark.real_cli
+def test_a_login_that_begins_while_its_process_is_ended_ends_too(
+    serve: MakeHost, claude_logins: ClaudeLogins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(**claude_logins.env(), ANTHROPIC_API_KEY="")
+    path = begin_session(served)
+    begin_login(served, path, account="claude")
+    session = served.session
+    child, host = session._session, served.host
+    close, before = child.close, list[str]()
+
+    async def close_late() -> None:
+        before.extend(login["state"] for login in session.logins.describe())
+        await session.logins.begin(child, None, "claude", host._tasks)
+        await close()
+
+    monkeypatch.setattr(child, "close", close_late)
+    served.call(lambda: session.stop("idle"))
+    assert before == ["failed"]
+    assert [login["state"] for login in served.request("GET", path)[1]["logins"]] == ["failed"]
 
 
 @pytest.mark.real_cli

@@ -39,7 +39,7 @@ export function Costs() {
   return html`<main tabindex="-1" class="page costs"><header class="page-head"><h1>Costs</h1>
       <div class="segments" role="group" aria-label="Period">${SPANS.map(([count, label]) => html`<button aria-pressed=${span === count} onClick=${() => setSpan(Number(count))}>${label}</button>`)}</div></header>
     ${!report && html`<p class="hint" role="status">Counting …</p>`}
-    ${report && !report.total.messages && html`<${Empty} icon="coin" title="No usage in this period"><p>What sessions on this machine use appears here, by day, model, project and session.</p><//>`}
+    ${report && !report.total.messages && html`<${Empty} icon="coin" title="No usage in this period"><p>The usage of sessions on this machine appears here by day, model, project and session.</p><//>`}
     ${report && report.total.messages > 0 && html`
       <div class="figures"><${Figure} label="Cost" value=${byTokens && report.total.unpriced_tokens ? "–" : formatCost(report.total.cost_usd)} />
         <${Figure} label="Tokens" value=${formatTokens(countTokens(report.total))} />

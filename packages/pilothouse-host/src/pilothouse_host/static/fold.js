@@ -348,7 +348,7 @@ const SYSTEM_FOLDS = {
     if (item) {
       item.became = outcome;
       touch(item);
-    } else if (outcome === "returned") add(timeline, "notice", { text: `Not sent, as the turn had ended: ${toText(message.title) || "a picture"}`, tone: "info" });
+    } else if (outcome === "returned") add(timeline, "notice", { text: `Not sent because the turn had ended: ${toText(message.title) || "a picture"}`, tone: "info" });
   },
   query_failed(timeline, message) {
     closeOpen(timeline);

@@ -14,8 +14,8 @@ const NEEDS_LOGIN = "needs-auth";
 const ERRORS = [
   [/access_denied/, "The login was declined on its page."],
   [/code wasn't accepted|invalid_grant|Invalid 'code'/i, "The code was not accepted. It may have expired, or been used before."],
-  [/newer login has replaced/, "Another login has been started since."],
-  [/process that began this login has ended/, "The process of this session has ended meanwhile."],
+  [/newer login has replaced/, "Another login was started after this one."],
+  [/process that began this login has ended/, "The process of this session has ended. Log in again."],
 ];
 const WRONG = {
   server: "This is not the address of this login. Copy the whole address from the page that did not load.",
@@ -126,7 +126,10 @@ export function NoKey() {
     setBusy(true);
     try {
       const session = await call("POST", "v1/sessions", { options: { partial_messages: true } });
-      await beginLogin(session.id, "");
+      await beginLogin(session.id, "").catch(async (error) => {
+        await call("DELETE", `v1/sessions/${session.id}`).catch(() => undefined);
+        throw error;
+      });
       location.hash = `#/sessions/${session.id}`;
     } catch (error) {
       setProblem(explain(/** @type {Error} */ (error).message));
@@ -158,10 +161,10 @@ function Steps({ server, facts, busy, onComplete, onCancel }) {
   const label = server ? "Address of the last page" : "Code";
   const cancel = html`<button disabled=${busy} onClick=${onCancel}>Cancel</button>`;
   if (facts && !facts.url) return html`<p class="hint" role="status">Connecting …</p><div class="actions">${cancel}</div>`;
-  if (facts && !link) return html`<p class="problem" role="alert">The server gave a link that is not a web page.</p><div class="actions">${cancel}</div>`;
+  if (facts && !link) return html`<p class="problem" role="alert">The server sent a link that is not a web page.</p><div class="actions">${cancel}</div>`;
   return html`<ol class="steps">
       <li><p>${link && html`<a class="button primary" href=${link.href} target="_blank" rel="noopener noreferrer">Open the login page</a> <span class="hint">on ${reveal(link.host)}</span>`}</p></li>
-      <li><p>${server ? html`Agree there. If your browser runs on the machine of the host, you are done. Otherwise the last page does not load: copy its address and paste it here.` : "Agree there, then copy the code that the page shows and paste it here."}</p>
+      <li><p>${server ? "Approve the login there. If your browser runs on the same machine as the host, you are done. Otherwise the last page does not load: copy its address and paste it here." : "Approve the login there, then copy the code that the page shows and paste it here."}</p>
         <div class="reason"><input aria-label=${label} placeholder=${server ? "http://localhost:…/callback?code=…" : "…#…"} autocomplete="off" spellcheck=${false} value=${answer}
           onInput=${(/** @type {any} */ event) => setAnswer(event.target.value)}
           onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Enter" && answer.trim() && !busy && finish()} />
@@ -174,5 +177,5 @@ function Done({ server, facts }) {
   const plan = facts?.subscription_type ? ` (${reveal(facts.subscription_type)})` : "";
   const who = facts?.email ? ` as ${reveal(facts.email)}${plan}` : "";
   return html`<p role="status">${server ? `Logged in. ${count} ${count === 1 ? "tool is" : "tools are"} available.` : `Logged in${who}. Your next prompt uses this login.`}</p>
-    ${facts?.api_key_source && html`<p class="hint">The key that the host was given still takes precedence over this login.</p>`}`;
+    ${facts?.api_key_source && html`<p class="hint">The host's API key still takes precedence over this login.</p>`}`;
 }

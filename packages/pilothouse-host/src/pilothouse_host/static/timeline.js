@@ -370,7 +370,7 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
   const isEmpty = !text.trim() && !images.length;
   return html`<div class="composer">
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    ${session?.steering?.length ? html`<ol class="queued given" aria-label="On their way into the turn">${session.steering.map((words) => html`<li key=${words.id}><span>${words.title || "A picture"}</span><small>read at the next step</small></li>`)}</ol>` : null}
+    ${session?.steering?.length ? html`<ol class="queued given" aria-label="Being added to the turn">${session.steering.map((words) => html`<li key=${words.id}><span>${words.title || "A picture"}</span><small>read at the next step</small></li>`)}</ol>` : null}
     ${session?.queued?.length ? html`<ol class="queued" aria-label="Queued prompts">${session.queued.map((prompt) => html`<li key=${prompt.id}><span>${prompt.title || "A picture"}</span><small>after this turn</small>
       <button class="ghost" aria-label=${`Withdraw: ${prompt.title}`} onClick=${() => attempt(() => call("DELETE", `v1/sessions/${id}/prompts/${prompt.id}`))}><${Icon} name="close" /></button></li>`)}</ol>` : null}
     ${images.length > 0 && html`<div class="thumbs">${images.map((image, at) => html`<button aria-label="Remove the picture" onClick=${() => setImages(images.filter((_, other) => other !== at))}><img src=${image} alt="" /></button>`)}</div>`}

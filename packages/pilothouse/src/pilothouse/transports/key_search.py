@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pilothouse.options.credentials import CREDENTIAL_VARIABLES
 
+_SETTINGS = ("apiKeyHelper", *CREDENTIAL_VARIABLES)
+
 
 def get_claude_directory(environ: Mapping[str, str]) -> Path:
     """Return the directory of Claude Code's own settings and login."""
@@ -27,11 +29,15 @@ def find_key(environ: Mapping[str, str]) -> str | None:
     if (variable := next((name for name in CREDENTIAL_VARIABLES if environ.get(name, "").strip()), None)) is not None:
         return f"{variable} is set"
     home = get_claude_directory(environ)
-    if (home / ".credentials.json").exists():
-        return f"a login is stored in {home}"
-    settings = home / "settings.json"
-    with suppress(OSError):
-        text = settings.read_text("utf-8", "replace")
-        if any(f'"{name}"' in text for name in ("apiKeyHelper", *CREDENTIAL_VARIABLES)):
-            return f"{settings} says where to get one"
+    state = home if environ.get("CLAUDE_CONFIG_DIR") else home.parent  # where a Console account's key is
+    places = (
+        (home / ".credentials.json", ("claudeAiOauth",), f"a login is stored in {home}"),  # beside those at MCP servers
+        (state / ".claude.json", ("primaryApiKey",), f"the key of a login is stored in {state / '.claude.json'}"),
+        (home / "settings.json", _SETTINGS, f"{home / 'settings.json'} says where to get one"),
+    )
+    for path, names, found in places:
+        with suppress(OSError):
+            text = path.read_text("utf-8", "replace")
+            if any(f'"{name}"' in text for name in names):
+                return found
     return None
