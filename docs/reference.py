@@ -13,7 +13,6 @@ Owns how the tables look. What stands in them comes from the code.
 from __future__ import annotations
 
 import re
-import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -30,13 +29,11 @@ from pilothouse import errors
 from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
-from pilothouse.options import TABLE, Option, settings, value_structs
-from pilothouse_models.endpoints.fields import CHAT_FIELDS, MESSAGES_FIELDS, RESPONSES_FIELDS
+from pilothouse.options import TABLE, Option, settings
 from pilothouse_otel import genai
 
 HERE = Path(__file__).parent
 OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
-FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/faults/fault_matrix.py"))
 MAIN_FIELDS = 5
 SHORT_VALUES = {
     "True or False": "bool",
@@ -143,12 +140,7 @@ def system() -> str:
 
 
 def content_blocks() -> str:
-    return struct_rows([(tag(cls), cls) for cls in get_args(api_messages.KnownBlock)], frozenset())
-
-
-def stream_events() -> str:
-    known = (*get_args(api_messages.KnownApiEvent), *get_args(api_messages.KnownWireDelta))
-    return short_rows((tag(cls), cls) for cls in known)
+    return short_rows((tag(cls), cls) for cls in get_args(api_messages.KnownBlock))
 
 
 def default(option: Option) -> str:
@@ -199,16 +191,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(map(code, names))
 
 
-def nested_values() -> str:
-    base = value_structs.OptionStruct
-    classes: list[Any] = [
-        value
-        for value in vars(value_structs).values()
-        if isinstance(value, type) and issubclass(value, base) and value != base
-    ]
-    return table(("class", "what it is"), [(code(cls.__name__), first_sentence(cls)) for cls in classes])
-
-
 def error_tree() -> str:
     """The tree of the docstring as a nested list."""
     rows = re.findall(r"^ {4}(\W*)(\w+)((?: \(\w+\))?)(?: {2,}(.*))?$", errors.__doc__ or "", re.MULTILINE)
@@ -238,54 +220,6 @@ def genai_names() -> str:
     return textwrap.fill(listed(names), 120, break_on_hyphens=False) + "\n"
 
 
-def request_fields() -> str:
-    """The fields of a request that an endpoint does not use."""
-    apis = {
-        "`/v1/chat/completions`": CHAT_FIELDS,
-        "`/v1/responses`": RESPONSES_FIELDS,
-        "`/v1/messages`": MESSAGES_FIELDS,
-    }
-    rows = [
-        (api, *(listed(path for path, field in known.items() if field.use == use) for use in REQUEST_FIELD_USES))
-        for api, known in apis.items()
-    ]
-    return table(("path", "ignored, and named in the header", "refused: status 400"), rows)
-
-
-def faults() -> str:
-    """What the tests of faults prove; their data is the only source."""
-    rows = [(name, fault.what) for name, fault in FAULT_MATRIX["FAULTS"].items()]
-    return table(("fault", "what the child does"), rows)
-
-
-def fault_states() -> str:
-    return table(("state", "where the child is then"), FAULT_MATRIX["STATES"].items())
-
-
-def faults_of_queries() -> str:
-    return fault_table("query")
-
-
-def faults_of_sessions() -> str:
-    return fault_table("session")
-
-
-def fault_table(subject: str) -> str:
-    """The outcomes; states and faults that lead to the same share a row and a column."""
-    head, *rows = FAULT_MATRIX["matrix"](subject)
-    columns = merge(zip(head, *merge(rows), strict=True))
-    head, *rows = zip(*columns, strict=True)
-    return table(head, rows)
-
-
-def merge(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Join rows that differ only in their first cell."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, *cells in rows:
-        names.setdefault(tuple(cells), []).append(name)
-    return [("; ".join(same), *cells) for cells, same in names.items()]
-
-
 def programs() -> str:
     """Each program that is no step of the tutorial, with the first line of its docstring."""
     folder = HERE / "programs"
@@ -296,25 +230,16 @@ def programs() -> str:
     return table(("program", "what it shows"), rows)
 
 
-REQUEST_FIELD_USES = ("ignored", "refused")
-
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
     "conversation": conversation,
     "error_tree": error_tree,
-    "fault_states": fault_states,
-    "faults": faults,
-    "faults_of_queries": faults_of_queries,
-    "faults_of_sessions": faults_of_sessions,
     "genai_names": genai_names,
     "hook_events": hook_events,
-    "nested_values": nested_values,
     "notices": notices,
     "options": options,
     "programs": programs,
-    "request_fields": request_fields,
     "public_names": public_names,
-    "stream_events": stream_events,
     "system": system,
 }
 
