@@ -16,15 +16,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
 from blocking_classes import GENERATED, blocking_classes
-from public_names import PUBLIC_MODULES, list_names
+from public_names import PUBLIC_MODULES
 
-import pilothouse
 from pilothouse import errors
 from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
@@ -160,8 +158,7 @@ def options() -> str:
 def option_row(option: Option) -> tuple[str, ...]:
     same = "--" + option.name.replace("_", "-")
     carriers = listed(name for name in _CARRIER.findall(option.destination) if name != same)
-    cli = ", ".join(filter(None, (carriers, option.min_cli_version)))
-    return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(cli)
+    return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(carriers)
 
 
 def value(option: Option) -> str:
@@ -201,17 +198,9 @@ def error_tree() -> str:
     return "\n" + "\n".join(lines) + "\n\n"
 
 
-def public_names() -> str:
-    """The public names of each package that the root does not have."""
-    parts: list[str] = []
-    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
-    for home in map(import_module, PUBLIC_MODULES):
-        is_package = hasattr(home, "__path__")
-        found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
-        own = [name for name in found if getattr(home, name) is not root.get(name)]
-        if own:
-            parts.append(f"### `{home.__name__}`\n\n{listed(own)}\n")
-    return "\n" + "\n".join(parts) + "\n"
+def public_modules() -> str:
+    """The modules that have public names."""
+    return textwrap.fill(listed(PUBLIC_MODULES), 120, break_on_hyphens=False) + "\n"
 
 
 def genai_names() -> str:
@@ -221,12 +210,13 @@ def genai_names() -> str:
 
 
 def programs() -> str:
-    """Each program that is no step of the tutorial, with the first line of its docstring."""
+    """Each program that is no step of the tutorial, with the first sentence of its docstring."""
     folder = HERE / "programs"
     paths = [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "tutorial"]
     names = [path.relative_to(folder).as_posix() for path in paths]
     first_lines = [path.read_text("utf-8").partition("\n")[0].strip('"') for path in paths]
-    rows = [(f"[{name}](programs/{name})", line) for name, line in zip(names, first_lines, strict=True)]
+    sentences = [re.split(r"(?<=\.) ", line)[0] for line in first_lines]
+    rows = [(f"[{name}](programs/{name})", sentence) for name, sentence in zip(names, sentences, strict=True)]
     return table(("program", "what it shows"), rows)
 
 
@@ -239,7 +229,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "notices": notices,
     "options": options,
     "programs": programs,
-    "public_names": public_names,
+    "public_modules": public_modules,
     "system": system,
 }
 
