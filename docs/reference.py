@@ -18,14 +18,14 @@ import textwrap
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from blocking_classes import GENERATED, blocking_classes
 from public_names import PUBLIC_MODULES
 
 from pilothouse import errors
 from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
-from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
+from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, settings
 from pilothouse_otel import genai
@@ -108,37 +108,19 @@ def fields(cls: Any, hidden: frozenset[str]) -> str:
 
 
 def struct_rows(classes: Iterable[tuple[str, Any]], hidden: frozenset[str]) -> str:
-    rows = [(*class_row(wire, cls), fields(cls, hidden)) for wire, cls in classes]
+    rows = [(f"{code(cls.__name__)} {code(wire)}", first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
     return table(("class and wire type", "what it is", "main fields"), rows)
-
-
-def short_rows(classes: Iterable[tuple[str, Any]]) -> str:
-    """The same without fields."""
-    return table(("class and wire type", "what it is"), [class_row(wire, cls) for wire, cls in classes])
-
-
-def class_row(wire: str, cls: Any) -> tuple[str, str]:
-    return f"{code(cls.__name__)} {code(wire)}", first_sentence(cls)
-
-
-def tag(cls: Any) -> str:
-    return str(cls.__struct_config__.tag)
 
 
 def conversation() -> str:
     return struct_rows([(kind, MESSAGE_TYPES[kind]) for kind in CONVERSATION], BASE_FIELDS)
 
 
-def notices() -> str:
-    return short_rows((kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION)
-
-
-def system() -> str:
-    return short_rows(sorted(SYSTEM_SUBTYPES.items()))
-
-
-def content_blocks() -> str:
-    return short_rows((tag(cls), cls) for cls in get_args(api_messages.KnownBlock))
+def other_messages() -> str:
+    """The classes of messages beside those of the conversation."""
+    rare = [cls for kind, cls in MESSAGE_TYPES.items() if kind not in CONVERSATION]
+    names = sorted(cls.__name__ for cls in (*rare, *SYSTEM_SUBTYPES.values()))
+    return textwrap.fill(listed(names), 120, break_on_hyphens=False) + "\n"
 
 
 def default(option: Option) -> str:
@@ -172,7 +154,7 @@ def in_brackets(text: str) -> str:
 
 
 def hook_events() -> str:
-    head = ("class", "when", "matched by", "may answer", "refused?")
+    head = ("class", "when", "matched by", "refused?")
     return table(head, map(event_row, HOOK_EVENTS.values()))
 
 
@@ -181,7 +163,7 @@ def event_row(rule: HookEventSpec) -> tuple[str, ...]:
     what = first_sentence(cls)
     refusal = "" if rule.refusal_format is RefusalFormat.NONE else "gate" if rule.is_gate else "yes"
     matched = code(rule.match_field) if rule.match_field else ""
-    return code(cls.__name__), what, matched, listed(sorted(rule.output_fields)), refusal
+    return code(cls.__name__), what, matched, refusal
 
 
 def listed(names: Iterable[str]) -> str:
@@ -221,16 +203,14 @@ def programs() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "content_blocks": content_blocks,
     "conversation": conversation,
     "error_tree": error_tree,
     "genai_names": genai_names,
     "hook_events": hook_events,
-    "notices": notices,
     "options": options,
+    "other_messages": other_messages,
     "programs": programs,
     "public_modules": public_modules,
-    "system": system,
 }
 
 
