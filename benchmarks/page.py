@@ -1,5 +1,5 @@
-"""`python -m benchmarks.page` writes what was measured into docs/speed.md and README.md; `--check` ends with 1 if it is
-stale there.
+"""`python -m benchmarks.page` writes what was measured into README.md here, docs/speed.md and README.md; `--check` ends
+with 1 if it is stale there.
 
 Owns the parts of the pages between `<!-- measured: name -->` and `<!-- end -->`. The numbers come from the files of the
 last whole runs.
@@ -18,7 +18,7 @@ from benchmarks.environment import HERE, ROOT
 from benchmarks.report import COLUMNS, is_met, markdown, misses_of, rows_of
 
 GOAL = COLUMNS.index("goal")
-PAGES = (ROOT / "docs" / "speed.md", ROOT / "README.md")
+PAGES = (HERE / "README.md", ROOT / "docs" / "speed.md", ROOT / "README.md")
 CHOSEN = {  # what the first page tells of: case and metric
     "text deltas, streamed": ("deltas", "wall"),
     "short messages, streamed": ("small", "wall"),

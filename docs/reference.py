@@ -13,31 +13,25 @@ Owns how the tables look. What stands in them comes from the code.
 from __future__ import annotations
 
 import re
-import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from blocking_classes import GENERATED, blocking_classes
-from public_names import PUBLIC_MODULES, list_names
+from public_names import PUBLIC_MODULES
 
-import pilothouse
 from pilothouse import errors
-from pilothouse.hints import EXTRAS
 from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
-from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
+from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES
 from pilothouse.messages.base import Message
-from pilothouse.options import TABLE, Option, settings, value_structs
-from pilothouse_models.endpoints.fields import CHAT_FIELDS, MESSAGES_FIELDS, RESPONSES_FIELDS
+from pilothouse.options import TABLE, Option, settings
 from pilothouse_otel import genai
 
 HERE = Path(__file__).parent
 OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
-FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/faults/fault_matrix.py"))
 MAIN_FIELDS = 5
 SHORT_VALUES = {
     "True or False": "bool",
@@ -114,42 +108,19 @@ def fields(cls: Any, hidden: frozenset[str]) -> str:
 
 
 def struct_rows(classes: Iterable[tuple[str, Any]], hidden: frozenset[str]) -> str:
-    rows = [(*class_row(wire, cls), fields(cls, hidden)) for wire, cls in classes]
+    rows = [(f"{code(cls.__name__)} {code(wire)}", first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
     return table(("class and wire type", "what it is", "main fields"), rows)
-
-
-def short_rows(classes: Iterable[tuple[str, Any]]) -> str:
-    """The same without fields."""
-    return table(("class and wire type", "what it is"), [class_row(wire, cls) for wire, cls in classes])
-
-
-def class_row(wire: str, cls: Any) -> tuple[str, str]:
-    return f"{code(cls.__name__)} {code(wire)}", first_sentence(cls)
-
-
-def tag(cls: Any) -> str:
-    return str(cls.__struct_config__.tag)
 
 
 def conversation() -> str:
     return struct_rows([(kind, MESSAGE_TYPES[kind]) for kind in CONVERSATION], BASE_FIELDS)
 
 
-def notices() -> str:
-    return short_rows((kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION)
-
-
-def system() -> str:
-    return short_rows(sorted(SYSTEM_SUBTYPES.items()))
-
-
-def content_blocks() -> str:
-    return struct_rows([(tag(cls), cls) for cls in get_args(api_messages.KnownBlock)], frozenset())
-
-
-def stream_events() -> str:
-    known = (*get_args(api_messages.KnownApiEvent), *get_args(api_messages.KnownWireDelta))
-    return short_rows((tag(cls), cls) for cls in known)
+def other_messages() -> str:
+    """The classes of messages beside those of the conversation."""
+    rare = [cls for kind, cls in MESSAGE_TYPES.items() if kind not in CONVERSATION]
+    names = sorted(cls.__name__ for cls in (*rare, *SYSTEM_SUBTYPES.values()))
+    return textwrap.fill(listed(names), 120, break_on_hyphens=False) + "\n"
 
 
 def default(option: Option) -> str:
@@ -169,8 +140,7 @@ def options() -> str:
 def option_row(option: Option) -> tuple[str, ...]:
     same = "--" + option.name.replace("_", "-")
     carriers = listed(name for name in _CARRIER.findall(option.destination) if name != same)
-    cli = ", ".join(filter(None, (carriers, option.min_cli_version)))
-    return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(cli)
+    return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(carriers)
 
 
 def value(option: Option) -> str:
@@ -184,7 +154,7 @@ def in_brackets(text: str) -> str:
 
 
 def hook_events() -> str:
-    head = ("class", "when", "matched by", "may answer", "refused?")
+    head = ("class", "when", "matched by", "refused?")
     return table(head, map(event_row, HOOK_EVENTS.values()))
 
 
@@ -193,21 +163,11 @@ def event_row(rule: HookEventSpec) -> tuple[str, ...]:
     what = first_sentence(cls)
     refusal = "" if rule.refusal_format is RefusalFormat.NONE else "gate" if rule.is_gate else "yes"
     matched = code(rule.match_field) if rule.match_field else ""
-    return code(cls.__name__), what, matched, listed(sorted(rule.output_fields)), refusal
+    return code(cls.__name__), what, matched, refusal
 
 
 def listed(names: Iterable[str]) -> str:
     return ", ".join(map(code, names))
-
-
-def nested_values() -> str:
-    base = value_structs.OptionStruct
-    classes: list[Any] = [
-        value
-        for value in vars(value_structs).values()
-        if isinstance(value, type) and issubclass(value, base) and value != base
-    ]
-    return table(("class", "what it is"), [(code(cls.__name__), first_sentence(cls)) for cls in classes])
 
 
 def error_tree() -> str:
@@ -220,17 +180,9 @@ def error_tree() -> str:
     return "\n" + "\n".join(lines) + "\n\n"
 
 
-def public_names() -> str:
-    """The public names of each package that the root does not have."""
-    parts: list[str] = []
-    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
-    for home in map(import_module, PUBLIC_MODULES):
-        has_functions = hasattr(home, "__path__") or home.__name__ in EXTRAS
-        found = sorted(n for n in list_names(home.__name__) if has_functions or n[0].isupper() or n in root)
-        own = [name for name in found if getattr(home, name) is not root.get(name)]
-        if own:
-            parts.append(f"### `{home.__name__}`\n\n{listed(own)}\n")
-    return "\n" + "\n".join(parts) + "\n"
+def public_modules() -> str:
+    """The modules that have public names."""
+    return textwrap.fill(listed(PUBLIC_MODULES), 120, break_on_hyphens=False) + "\n"
 
 
 def genai_names() -> str:
@@ -239,84 +191,26 @@ def genai_names() -> str:
     return textwrap.fill(listed(names), 120, break_on_hyphens=False) + "\n"
 
 
-def request_fields() -> str:
-    """The fields of a request that an endpoint does not use."""
-    apis = {
-        "`/v1/chat/completions`": CHAT_FIELDS,
-        "`/v1/responses`": RESPONSES_FIELDS,
-        "`/v1/messages`": MESSAGES_FIELDS,
-    }
-    rows = [
-        (api, *(listed(path for path, field in known.items() if field.use == use) for use in REQUEST_FIELD_USES))
-        for api, known in apis.items()
-    ]
-    return table(("path", "ignored, and named in the header", "refused: status 400"), rows)
-
-
-def faults() -> str:
-    """What the tests of faults prove; their data is the only source."""
-    rows = [(name, fault.what) for name, fault in FAULT_MATRIX["FAULTS"].items()]
-    return table(("fault", "what the child does"), rows)
-
-
-def fault_states() -> str:
-    return table(("state", "where the child is then"), FAULT_MATRIX["STATES"].items())
-
-
-def faults_of_queries() -> str:
-    return fault_table("query")
-
-
-def faults_of_sessions() -> str:
-    return fault_table("session")
-
-
-def fault_table(subject: str) -> str:
-    """The outcomes; states and faults that lead to the same share a row and a column."""
-    head, *rows = FAULT_MATRIX["matrix"](subject)
-    columns = merge(zip(head, *merge(rows), strict=True))
-    head, *rows = zip(*columns, strict=True)
-    return table(head, rows)
-
-
-def merge(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Join rows that differ only in their first cell."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, *cells in rows:
-        names.setdefault(tuple(cells), []).append(name)
-    return [("; ".join(same), *cells) for cells, same in names.items()]
-
-
 def programs() -> str:
-    """Each program that is no step of the tutorial, with the first line of its docstring."""
+    """Each program that is no step of the tutorial, with the first sentence of its docstring."""
     folder = HERE / "programs"
     paths = [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "tutorial"]
     names = [path.relative_to(folder).as_posix() for path in paths]
     first_lines = [path.read_text("utf-8").partition("\n")[0].strip('"') for path in paths]
-    rows = [(f"[{name}](programs/{name})", line) for name, line in zip(names, first_lines, strict=True)]
+    sentences = [re.split(r"(?<=\.) ", line)[0] for line in first_lines]
+    rows = [(f"[{name}](programs/{name})", sentence) for name, sentence in zip(names, sentences, strict=True)]
     return table(("program", "what it shows"), rows)
 
 
-REQUEST_FIELD_USES = ("ignored", "refused")
-
 PARTS: dict[str, Callable[[], str]] = {
-    "content_blocks": content_blocks,
     "conversation": conversation,
     "error_tree": error_tree,
-    "fault_states": fault_states,
-    "faults": faults,
-    "faults_of_queries": faults_of_queries,
-    "faults_of_sessions": faults_of_sessions,
     "genai_names": genai_names,
     "hook_events": hook_events,
-    "nested_values": nested_values,
-    "notices": notices,
     "options": options,
+    "other_messages": other_messages,
     "programs": programs,
-    "request_fields": request_fields,
-    "public_names": public_names,
-    "stream_events": stream_events,
-    "system": system,
+    "public_modules": public_modules,
 }
 
 

@@ -121,9 +121,6 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
         "the journal cannot be written or read": "test_host_journal.py::test_files_that_cannot_be_the_journal",
     },
     "options.md": {"other settings cannot loosen them": "real/test_options.py::test_what_restricts"},
-    "recording.md": {
-        "the CLI cannot be started": ("test_recorder.py::test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was")
-    },
     "remote.md": {"takes no more sessions for now": "test_host_websocket.py::test_no_more_sessions_than_the_limit"},
     "retries-and-timeouts.md": {
         "the API cannot be reached": "real/test_retry.py::test_an_api_that_cannot_be_reached_is_tried_again"

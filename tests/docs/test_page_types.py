@@ -29,7 +29,7 @@ class Invoice(msgspec.Struct):
 @pytest.mark.parametrize("check", [pyright, mypy])
 def test_loops_over_events_in_the_docs_have_no_type_errors(check: Any, tmp_path: Path) -> None:
     found = [block for page in PAGES for block in blocks(page, "python") if EVENT_LOOP.search(block.text)]
-    assert len(found) >= 7
+    assert len(found) >= 3
     lines = list[str](PAGE_HEAD.strip().splitlines())
     places: dict[int, str] = {}
     for number, block in enumerate(found):

@@ -1,7 +1,6 @@
-"""The fault matrix as data: what goes wrong, when, and what must come out. Tests prove it, the documentation shows it.
+"""The fault matrix as data: what goes wrong, when, and what must come out.
 
-Owns the tables; how a cell is played is in `fault_runner.py`, what the child does in `faulty_child_program.py`. Imports
-nothing but the standard library, so that `docs/reference.py` can read it.
+Owns the tables; how a cell is played is in `fault_runner.py`, what the child does in `faulty_child_program.py`.
 """
 
 from __future__ import annotations
@@ -149,23 +148,3 @@ def cells(subject: Subject, fault: str) -> Iterator[Cell]:
     for state in EXPECTED[subject][FAULTS[fault].kind]:
         if HAS_DEFERRED_BRIDGE or not state.startswith("deferred"):
             yield Cell(subject, state, fault)
-
-
-def matrix(subject: Subject) -> Iterator[tuple[str, ...]]:
-    """The rows of the table for people: a head, then one row for each state."""
-    yield ("", *FAULTS)
-    for state in EXPECTED[subject]["deadly"]:
-        yield (state, *(_words(expected(Cell(subject, state, fault))) for fault in FAULTS))
-
-
-def _words(reported: Outcome) -> str:
-    word = _WORDS.get(reported.first, reported.first)
-    return f"{word}, new" if reported.new_child else word
-
-
-_WORDS: Final = {
-    "success": "answered",
-    "CLIExitedError": "exited",
-    "QueryTimeout": "silence",
-    "ControlTimeout": "no reply",
-}

@@ -95,7 +95,7 @@ class Settings(TypedDict, total=False):
     """Send prompts as written: no `@path` expansion and no `/command`."""
 
     prompt_via: Literal['stdin', 'argv'] | None
-    """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 KiB."""
+    """How the prompt is sent. 'argv': on the command line, without control protocol, at most 128 KiB."""
 
     tools: list[str] | tuple[str, ...] | Literal["default"] | Mapping[str, str] | None
     """The available built-in tools; [] for none, 'default' for all."""
@@ -129,22 +129,22 @@ class Settings(TypedDict, total=False):
     """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
 
     mcp_servers: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None
-    """MCP servers by name: a StdioServer, HttpServer or SseServer each, or a server in this process, made by
-    `sdk_server` or `mount`; or a path to a config file."""
+    """MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by `sdk_server` or
+    `mount`; or a path to a config file."""
 
     custom_tools: Sequence[Callable[..., Any]] | None
     """Functions of this process that the model may call, plain or made by `@tool`."""
 
     tool_bridge: Literal['mcp', 'xml', 'deferred'] | None
-    """How calls of `custom_tools` reach this process: 'mcp': the CLI sends a request; 'deferred': the turn ends, and
-    all its calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
+    """How calls of `custom_tools` reach this process: 'mcp': as requests of the CLI; 'deferred': all at the end of the
+    turn; 'xml': as text, without the CLI's own tools."""
 
     strict_mcp_config: bool | None
     """Use only the MCP servers of `mcp_servers`."""
 
     wait_for_mcp: bool | float | None
     """Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` fails or is late,
-    ControlError or ControlTimeout names it, and nothing is sent; other servers may fail."""
+    nothing is sent, and ControlError or ControlTimeout names it."""
 
     permission_mode: PermissionMode | None
     """Mode that decides tool calls without a matching rule, such as 'acceptEdits'."""
@@ -236,11 +236,11 @@ class Settings(TypedDict, total=False):
     """JSON Schema for the answer."""
 
     output_repairs: int | None
-    """Number of further attempts, in the same session, when the structured output does not fit `output_type`."""
+    """Further attempts, in the same session, when the structured output does not fit `output_type`."""
 
     partial_messages: bool | None
-    """Stream the answer while the model writes it, as StreamEvent messages. The child of a session sends them unless
-    this is False, so each query can enable them; other queries get none."""
+    """Stream the answer while the model writes it, as StreamEvent messages. Queries of a session may enable it, unless
+    the session sets False."""
 
     include_hook_events: bool | None
     """Report the runs of hooks."""
@@ -288,7 +288,7 @@ class Settings(TypedDict, total=False):
     """Store for transcripts beside the disk of this machine; `resume` searches it first."""
 
     session_store_flush: Literal['batched', 'eager'] | None
-    """When the store gets new messages: in batches, at the end of a turn at the latest, or 'eager': at once."""
+    """When the store gets new messages: 'batched': at the end of a turn at the latest; 'eager': at once."""
 
     load_timeout: float | None
     """Seconds to wait for the store when a session is resumed."""
@@ -341,8 +341,8 @@ class Settings(TypedDict, total=False):
     """Environment variables to set for the child; None removes one."""
 
     inherit_env: bool | list[str] | tuple[str, ...] | None
-    """Start from the environment of this process: True, False, or only from these variables, by name or by prefix, such
-    as ['PATH', 'HOME', 'AWS_*']."""
+    """Start from the environment of this process: True, False, or only from these variables, such as ['PATH', 'HOME',
+    'AWS_*']."""
 
     isolation: Literal['strict'] | None
     """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
@@ -391,8 +391,8 @@ class Settings(TypedDict, total=False):
     """Observers of queries, such as OpenTelemetry(): one Instrumentation, or a list of them."""
 
     middleware: Sequence[Callable[[], Any]] | None
-    """Middleware classes, or functions that make one, for each query: they see its messages, change its prompts, and
-    may send another one after a result. The first is the outermost."""
+    """Middleware classes, or functions that make one, the outermost first: they see the messages of a query, change its
+    prompts, and may send another one."""
 
     callback_wrapper: CallbackWrapper | None
     """Function that gives the context manager in which each callback, hook and tool of this process runs, called with
@@ -457,7 +457,7 @@ class OptionAttributes:
     """Send prompts as written: no `@path` expansion and no `/command`."""
 
     prompt_via: str
-    """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 KiB."""
+    """How the prompt is sent. 'argv': on the command line, without control protocol, at most 128 KiB."""
 
     tools: list[str] | str | None
     """The available built-in tools; [] for none, 'default' for all."""
@@ -491,22 +491,22 @@ class OptionAttributes:
     """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
 
     mcp_servers: dict[str, Any] | str | None
-    """MCP servers by name: a StdioServer, HttpServer or SseServer each, or a server in this process, made by
-    `sdk_server` or `mount`; or a path to a config file."""
+    """MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by `sdk_server` or
+    `mount`; or a path to a config file."""
 
     custom_tools: list[Callable[..., Any]] | None
     """Functions of this process that the model may call, plain or made by `@tool`."""
 
     tool_bridge: str
-    """How calls of `custom_tools` reach this process: 'mcp': the CLI sends a request; 'deferred': the turn ends, and
-    all its calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
+    """How calls of `custom_tools` reach this process: 'mcp': as requests of the CLI; 'deferred': all at the end of the
+    turn; 'xml': as text, without the CLI's own tools."""
 
     strict_mcp_config: bool
     """Use only the MCP servers of `mcp_servers`."""
 
     wait_for_mcp: bool | float
     """Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` fails or is late,
-    ControlError or ControlTimeout names it, and nothing is sent; other servers may fail."""
+    nothing is sent, and ControlError or ControlTimeout names it."""
 
     permission_mode: PermissionMode | None
     """Mode that decides tool calls without a matching rule, such as 'acceptEdits'."""
@@ -598,11 +598,11 @@ class OptionAttributes:
     """JSON Schema for the answer."""
 
     output_repairs: int
-    """Number of further attempts, in the same session, when the structured output does not fit `output_type`."""
+    """Further attempts, in the same session, when the structured output does not fit `output_type`."""
 
     partial_messages: bool
-    """Stream the answer while the model writes it, as StreamEvent messages. The child of a session sends them unless
-    this is False, so each query can enable them; other queries get none."""
+    """Stream the answer while the model writes it, as StreamEvent messages. Queries of a session may enable it, unless
+    the session sets False."""
 
     include_hook_events: bool
     """Report the runs of hooks."""
@@ -650,7 +650,7 @@ class OptionAttributes:
     """Store for transcripts beside the disk of this machine; `resume` searches it first."""
 
     session_store_flush: str
-    """When the store gets new messages: in batches, at the end of a turn at the latest, or 'eager': at once."""
+    """When the store gets new messages: 'batched': at the end of a turn at the latest; 'eager': at once."""
 
     load_timeout: float
     """Seconds to wait for the store when a session is resumed."""
@@ -703,8 +703,8 @@ class OptionAttributes:
     """Environment variables to set for the child; None removes one."""
 
     inherit_env: bool | list[str]
-    """Start from the environment of this process: True, False, or only from these variables, by name or by prefix, such
-    as ['PATH', 'HOME', 'AWS_*']."""
+    """Start from the environment of this process: True, False, or only from these variables, such as ['PATH', 'HOME',
+    'AWS_*']."""
 
     isolation: str | None
     """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
@@ -753,8 +753,8 @@ class OptionAttributes:
     """Observers of queries, such as OpenTelemetry(): one Instrumentation, or a list of them."""
 
     middleware: list[Callable[[], Any]] | None
-    """Middleware classes, or functions that make one, for each query: they see its messages, change its prompts, and
-    may send another one after a result. The first is the outermost."""
+    """Middleware classes, or functions that make one, the outermost first: they see the messages of a query, change its
+    prompts, and may send another one."""
 
     callback_wrapper: CallbackWrapper | None
     """Function that gives the context manager in which each callback, hook and tool of this process runs, called with
@@ -819,8 +819,7 @@ class OptionSetters:
         """Send prompts as written: no `@path` expansion and no `/command`."""
 
     def prompt_via(self, value: Literal['stdin', 'argv'] | None) -> Self:
-        """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128
-        KiB."""
+        """How the prompt is sent. 'argv': on the command line, without control protocol, at most 128 KiB."""
 
     def tools(self, value: list[str] | tuple[str, ...] | Literal["default"] | Mapping[str, str] | None) -> Self:
         """The available built-in tools; [] for none, 'default' for all."""
@@ -854,22 +853,22 @@ class OptionSetters:
         """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
 
     def mcp_servers(self, value: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None) -> Self:
-        """MCP servers by name: a StdioServer, HttpServer or SseServer each, or a server in this process, made by
-        `sdk_server` or `mount`; or a path to a config file."""
+        """MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by `sdk_server`
+        or `mount`; or a path to a config file."""
 
     def custom_tools(self, value: Sequence[Callable[..., Any]] | None) -> Self:
         """Functions of this process that the model may call, plain or made by `@tool`."""
 
     def tool_bridge(self, value: Literal['mcp', 'xml', 'deferred'] | None) -> Self:
-        """How calls of `custom_tools` reach this process: 'mcp': the CLI sends a request; 'deferred': the turn ends,
-        and all its calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
+        """How calls of `custom_tools` reach this process: 'mcp': as requests of the CLI; 'deferred': all at the end of
+        the turn; 'xml': as text, without the CLI's own tools."""
 
     def strict_mcp_config(self, value: bool | None) -> Self:
         """Use only the MCP servers of `mcp_servers`."""
 
     def wait_for_mcp(self, value: bool | float | None) -> Self:
         """Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` fails or is
-        late, ControlError or ControlTimeout names it, and nothing is sent; other servers may fail."""
+        late, nothing is sent, and ControlError or ControlTimeout names it."""
 
     def permission_mode(self, value: PermissionMode | None) -> Self:
         """Mode that decides tool calls without a matching rule, such as 'acceptEdits'."""
@@ -962,11 +961,11 @@ class OptionSetters:
         """JSON Schema for the answer."""
 
     def output_repairs(self, value: int | None) -> Self:
-        """Number of further attempts, in the same session, when the structured output does not fit `output_type`."""
+        """Further attempts, in the same session, when the structured output does not fit `output_type`."""
 
     def partial_messages(self, value: bool | None) -> Self:
-        """Stream the answer while the model writes it, as StreamEvent messages. The child of a session sends them
-        unless this is False, so each query can enable them; other queries get none."""
+        """Stream the answer while the model writes it, as StreamEvent messages. Queries of a session may enable it,
+        unless the session sets False."""
 
     def include_hook_events(self, value: bool | None) -> Self:
         """Report the runs of hooks."""
@@ -1014,7 +1013,7 @@ class OptionSetters:
         """Store for transcripts beside the disk of this machine; `resume` searches it first."""
 
     def session_store_flush(self, value: Literal['batched', 'eager'] | None) -> Self:
-        """When the store gets new messages: in batches, at the end of a turn at the latest, or 'eager': at once."""
+        """When the store gets new messages: 'batched': at the end of a turn at the latest; 'eager': at once."""
 
     def load_timeout(self, value: float | None) -> Self:
         """Seconds to wait for the store when a session is resumed."""
@@ -1067,8 +1066,8 @@ class OptionSetters:
         """Environment variables to set for the child; None removes one."""
 
     def inherit_env(self, value: bool | list[str] | tuple[str, ...] | None) -> Self:
-        """Start from the environment of this process: True, False, or only from these variables, by name or by prefix,
-        such as ['PATH', 'HOME', 'AWS_*']."""
+        """Start from the environment of this process: True, False, or only from these variables, such as ['PATH',
+        'HOME', 'AWS_*']."""
 
     def isolation(self, value: Literal['strict'] | None) -> Self:
         """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
@@ -1117,8 +1116,8 @@ class OptionSetters:
         """Observers of queries, such as OpenTelemetry(): one Instrumentation, or a list of them."""
 
     def middleware(self, value: Sequence[Callable[[], Any]] | None) -> Self:
-        """Middleware classes, or functions that make one, for each query: they see its messages, change its prompts,
-        and may send another one after a result. The first is the outermost."""
+        """Middleware classes, or functions that make one, the outermost first: they see the messages of a query, change
+        its prompts, and may send another one."""
 
     def callback_wrapper(self, value: CallbackWrapper | None) -> Self:
         """Function that gives the context manager in which each callback, hook and tool of this process runs, called

@@ -403,8 +403,7 @@ PROMPT = (
         default=False, min_cli_version="2.1.248",
         doc="Send prompts as written: no `@path` expansion and no `/command`."),
     Option("prompt_via", types.choice("stdin", "argv"), Internal(), default="stdin",
-        doc="How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 "
-        "KiB."),
+        doc="How the prompt is sent. 'argv': on the command line, without control protocol, at most 128 KiB."),
 )
 TOOLS = (
     Option("tools", _TOOLS, ListFlag("tools"), min_cli_version="2.0.32",
@@ -430,18 +429,18 @@ TOOLS = (
     Option("agents", _AGENTS, JsonFlag("agents", "agents", private=True),
         doc="Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."),
     Option("mcp_servers", _MCP_SERVERS, ConfigFlag("mcp-config", "mcpServers"),
-        doc="MCP servers by name: a StdioServer, HttpServer or SseServer each, or a server in this process, made by "
+        doc="MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by "
         "`sdk_server` or `mount`; or a path to a config file."),
     Option("custom_tools", types.FUNCTIONS, Internal(),
         doc="Functions of this process that the model may call, plain or made by `@tool`."),
     Option("tool_bridge", types.choice("mcp", "xml", "deferred"), Internal(), default="mcp",
-        doc="How calls of `custom_tools` reach this process: 'mcp': the CLI sends a request; 'deferred': the turn "
-        "ends, and all its calls run here; 'xml': as text, without MCP and without the CLI's own tools."),
+        doc="How calls of `custom_tools` reach this process: 'mcp': as requests of the CLI; 'deferred': all "
+        "at the end of the turn; 'xml': as text, without the CLI's own tools."),
     Option("strict_mcp_config", types.BOOL, Switch("strict-mcp-config"), default=False,
         doc="Use only the MCP servers of `mcp_servers`."),
     Option("wait_for_mcp", types.WAIT, Internal(), default=False,
-        doc="Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` fails or "
-        "is late, ControlError or ControlTimeout names it, and nothing is sent; other servers may fail."),
+        doc="Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` "
+        "fails or is late, nothing is sent, and ControlError or ControlTimeout names it."),
 )
 PERMISSIONS = (
     Option("permission_mode", types.PERMISSION_MODE, Flag("permission-mode"),
@@ -512,10 +511,10 @@ OUTPUT = (
     Option("json_schema", _MAPPING, JsonFlag("json-schema", "jsonSchema"), min_cli_version="2.0.45",
         doc="JSON Schema for the answer."),
     Option("output_repairs", types.WHOLE_NUMBER, Internal(), default=1,
-        doc="Number of further attempts, in the same session, when the structured output does not fit `output_type`."),
+        doc="Further attempts, in the same session, when the structured output does not fit `output_type`."),
     Option("partial_messages", types.BOOL, Switch("include-partial-messages"), default=False,
-        doc="Stream the answer while the model writes it, as StreamEvent messages. The child of a session sends them "
-        "unless this is False, so each query can enable them; other queries get none."),
+        doc="Stream the answer while the model writes it, as StreamEvent messages. Queries of a session may "
+        "enable it, unless the session sets False."),
     Option("include_hook_events", types.BOOL, Switch("include-hook-events"),
         default=False, min_cli_version="2.1.98", doc="Report the runs of hooks."),
     Option("replay_user_messages", types.BOOL, Switch("replay-user-messages"), default=False,
@@ -553,7 +552,8 @@ CONVERSATION = (
         min_cli_version="2.1.98",
         doc="Store for transcripts beside the disk of this machine; `resume` searches it first."),
     Option("session_store_flush", types.choice("batched", "eager"), Internal(), default="batched",
-        doc="When the store gets new messages: in batches, at the end of a turn at the latest, or 'eager': at once."),
+        doc="When the store gets new messages: 'batched': at the end of a turn at the latest; 'eager': at "
+        "once."),
     Option("load_timeout", types.SECONDS, Internal(), default=DEFAULT_LOAD_TIMEOUT,
         doc="Seconds to wait for the store when a session is resumed."),
     Option("session_lease", types.SECONDS, Internal(), default=DEFAULT_SESSION_LEASE,
@@ -591,8 +591,8 @@ PROCESS = (
     Option("env", types.ENV, Internal(), secret=True,
         doc="Environment variables to set for the child; None removes one."),
     Option("inherit_env", types.INHERIT, Internal(), default=True,
-        doc="Start from the environment of this process: True, False, or only from these variables, by name or by "
-        "prefix, such as ['PATH', 'HOME', 'AWS_*']."),
+        doc="Start from the environment of this process: True, False, or only from these variables, such as "
+        "['PATH', 'HOME', 'AWS_*']."),
     Option("isolation", types.choice("strict"), Internal(),
         doc="'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from "
         "`mcp_servers`, and only listed environment variables."),
@@ -631,8 +631,8 @@ DIAGNOSTICS = (
     Option("instrumentation", types.INSTRUMENTATION, Internal(),
         doc="Observers of queries, such as OpenTelemetry(): one Instrumentation, or a list of them."),
     Option("middleware", types.MIDDLEWARE, Internal(),
-        doc="Middleware classes, or functions that make one, for each query: they see its messages, change its "
-        "prompts, and may send another one after a result. The first is the outermost."),
+        doc="Middleware classes, or functions that make one, the outermost first: they see the messages of a "
+        "query, change its prompts, and may send another one."),
     Option("callback_wrapper", types.SYNC_CALLABLE, Internal(), takes="CallbackWrapper",
         doc="Function that gives the context manager in which each callback, hook and tool of this process runs, "
         "called with its kind and name."),
