@@ -129,7 +129,7 @@ class Settings(TypedDict, total=False):
     """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
 
     mcp_servers: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None
-    """MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by `sdk_server` or
+    """MCP servers by name: a StdioServer, HttpServer, SseServer, or server in this process, made by `sdk_server` or
     `mount`; or a path to a config file."""
 
     custom_tools: Sequence[Callable[..., Any]] | None
@@ -491,7 +491,7 @@ class OptionAttributes:
     """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
 
     mcp_servers: dict[str, Any] | str | None
-    """MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by `sdk_server` or
+    """MCP servers by name: a StdioServer, HttpServer, SseServer, or server in this process, made by `sdk_server` or
     `mount`; or a path to a config file."""
 
     custom_tools: list[Callable[..., Any]] | None
@@ -853,8 +853,8 @@ class OptionSetters:
         """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
 
     def mcp_servers(self, value: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None) -> Self:
-        """MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by `sdk_server`
-        or `mount`; or a path to a config file."""
+        """MCP servers by name: a StdioServer, HttpServer, SseServer, or server in this process, made by `sdk_server` or
+        `mount`; or a path to a config file."""
 
     def custom_tools(self, value: Sequence[Callable[..., Any]] | None) -> Self:
         """Functions of this process that the model may call, plain or made by `@tool`."""

@@ -429,7 +429,7 @@ TOOLS = (
     Option("agents", _AGENTS, JsonFlag("agents", "agents", private=True),
         doc="Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."),
     Option("mcp_servers", _MCP_SERVERS, ConfigFlag("mcp-config", "mcpServers"),
-        doc="MCP servers by name: StdioServers, HttpServers, SseServers, or servers in this process, made by "
+        doc="MCP servers by name: a StdioServer, HttpServer, SseServer, or server in this process, made by "
         "`sdk_server` or `mount`; or a path to a config file."),
     Option("custom_tools", types.FUNCTIONS, Internal(),
         doc="Functions of this process that the model may call, plain or made by `@tool`."),
