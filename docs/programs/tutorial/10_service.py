@@ -81,4 +81,5 @@ if __name__ == "__main__":
             model.on("Where is the Fram?", reply=plan)
             model.default = "Ask me where the Fram is."
             agent = agent.with_options(env=model.env(), inherit_env=False)
-        uvicorn.run(app, port=int(sys.argv[1]) if sys.argv[1:] else 8000, log_level="warning")
+        port = int(sys.argv[1]) if sys.argv[1:] else 8000
+        uvicorn.run(app, port=port, log_level="warning")
