@@ -16,6 +16,7 @@ from claude_login_server import EMAIL, ClaudeLogins
 from oauth_mcp_server import OAuthServer, deny, follow, open_page
 from served_host import LIMIT, TOKEN, Served
 
+from pilothouse.client import ClaudeLogin
 from pilothouse_host.rest import LoginAnswerBody
 from pilothouse_testing import FakeCLI, ScriptedModel
 
@@ -222,17 +223,13 @@ def test_a_login_that_is_cancelled_while_it_ends_has_failed(
     begun, place = begin_login(served, path, account="claude")
     logins = served.session.logins
     login = logins.get(begun["id"])
-    trade = login._begun.complete
+    trade = ClaudeLogin.complete
 
-    async def cancel_meanwhile(answer: str) -> Any:
+    async def cancel_meanwhile(self: ClaudeLogin, answer: str) -> Any:
         logins.cancel(login)
-        return await trade(answer)
+        return await trade(self, answer)
 
-    class Begun:
-        url = begun["url"]
-        complete = staticmethod(cancel_meanwhile)
-
-    monkeypatch.setattr(login, "_begun", Begun)
+    monkeypatch.setattr(ClaudeLogin, "complete", cancel_meanwhile)
     status, refusal = complete(served, place, claude_logins.show_code(begun["url"]))
     assert (status, refusal["error"]["code"]) == (409, "login_failed")
     assert "cancelled" in refusal["error"]["message"]
