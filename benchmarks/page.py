@@ -33,7 +33,7 @@ CHOSEN = {  # what the first page tells of: case and metric
     "first assistant message, warm": ("first", "wall"),
     "the import statement": ("import", "statement"),
     "import, ready to ask": ("import", "wall"),
-    "memory then": ("import", "memory"),
+    "memory after import": ("import", "memory"),
     "an answer of the real CLI, children started ahead": ("pool", "answer"),
     "500 viewers of 200 sessions of a host": ("host", "wall"),
     "a chat completion of an endpoint": ("chat", "wall"),

@@ -58,6 +58,7 @@ SHARED = {
         "the server itself; `pilothouse serve` runs it": "Host",
         "a plain context manager too": "LocalModel Pool ScriptedModel",
         "the other side of a MemoryTransport, for tests": "MemoryPeer",
+        "for the cells of a notebook, which await": "watch",
         "waited for on the event loop of a query; StoredSessions is for its user": (
             "MemoryStore ObjectStore PostgresStore RedisStore ScopedStore SessionStore SqliteStore StoreBackend"
         ),

@@ -74,7 +74,7 @@ REFUSED = {
         ("asks", "can_use_tool", "confirm", "custom_tools", "hooks", "on_elicitation", "on_plan"), "Python"
     ),
     **dict.fromkeys(("on_question", "on_user_dialog", "session_store", "transport", "instrumentation"), "Python"),
-    **dict.fromkeys(("middleware", "stderr"), "Python"),
+    **dict.fromkeys(("callback_wrapper", "middleware", "stderr"), "Python"),
 }
 
 

@@ -337,6 +337,7 @@ async def test_what_an_executor_had_not_released_when_it_left_counts_too(join: J
 @pytest.mark.parametrize("what", ["file", "directory"])
 async def test_a_journal_that_others_may_write_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "shared" / "runs.db"
+    path.parent.mkdir(0o700)
     async with Fleet(journal=path, concurrency=0) as fleet:
         await fleet.enqueue(["a"])
     place = path if what == "file" else path.parent

@@ -189,7 +189,7 @@ async def test_a_cancelled_run_is_reported_once(journal: SqliteJournal) -> None:
 
 
 async def test_of_a_file_all_is_there_again(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "runs.db"
+    path = tmp_path / "runs.db"
     journal = SqliteJournal(path)
     await journal.open(0.0, "resume")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -33,7 +33,7 @@ def test_what_flags_stand_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"worktree": ".", "copy_from": "."}, "--worktree and --copy-from are two ways"),
+        ({"worktree": ".", "copy_from": "."}, "give --worktree or --copy-from, not both"),
         ({"ref": "main"}, "--ref needs --worktree"),
         ({"workspaces": "x"}, "--workspaces needs --worktree or --copy-from"),
         ({"keep_workspaces": "never"}, "--keep-workspaces needs --worktree or --copy-from"),

@@ -489,7 +489,17 @@ def test_handshakes_with_fields_that_no_list_has(policy: HostPolicy) -> None:
 
 def test_every_option_is_the_clients_or_the_hosts() -> None:
     of_the_host = {
-        *("asks", "can_use_tool", "cli", "config_dir", "confirm", "debug_file", "hooks", "inherit_env"),
+        *(
+            "asks",
+            "callback_wrapper",
+            "can_use_tool",
+            "cli",
+            "config_dir",
+            "confirm",
+            "debug_file",
+            "hooks",
+            "inherit_env",
+        ),
         *(
             "instrumentation",
             "isolation",

@@ -407,6 +407,7 @@ async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.Log
     caplog.set_level(logging.INFO)
 
     def look(how: str) -> str:
+        """Look out for ships."""
         raise LookupError("hunter2") if how == "raised" else ph.ToolError("no such ship")
 
     async def play(peer: ScriptPeer) -> None:
