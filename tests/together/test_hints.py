@@ -39,6 +39,7 @@ SLIPS = {
     'sync.query("x").receive_response': (AttributeError, "here it is a loop over the query"),
     'ph.Agent("You are helpful")': (ph.OptionsError, "pass keywords instead, such as system_prompt=…"),
     "ph.QueryResult([]).content": (AttributeError, "here it is text"),
+    "ph.QueryResult([]).cost": (AttributeError, "here it is cost_usd"),
     "setattr(ph.Agent(), 'model', 'opus')": (AttributeError, r"immutable; use agent\.with_options\(model=…\)"),
     "ph.HttpServer('https://x')": (TypeError, "HttpServer: extra positional .*, all keywords, are url, headers"),
     "ph.StdioServer(comand='x')": (TypeError, "StdioServer: .* 'comand'; did you mean 'command'?"),

@@ -124,7 +124,7 @@ BAD: dict[str, tuple[str, str]] = {
     "not UTF-8": ('"a"\n"\udcff"\n', "line 2: it cannot be read"),
     "no prompt": ('"a"\n{"key": "x"}\n', "line 2: .* missing required field `prompt`"),
     "an empty prompt": ('""\n', "line 1: the prompt of a run is text or a list of content blocks, not empty"),
-    "an unknown field": ('{"prompt": "x", "modle": "opus"}\n', "unknown field `modle`"),
+    "an unknown field": ('{"prompt": "x", "modle": "opus"}\n', "unknown field `modle`.*; expected a JSON string"),
     "wrong options": ('{"prompt": "x", "options": {"max_turns": "many"}}\n', "line 1: .*max_turns"),
     "options that are none": ('{"prompt": "x", "options": 7}\n', r"line 1: .*Expected `object .*\.options"),
     "a key twice": ('{"prompt": "x", "key": 1}\n{"prompt": "y", "key": 1}\n', "line 2: key '1' is used in line 1"),

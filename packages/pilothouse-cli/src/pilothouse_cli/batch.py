@@ -382,7 +382,8 @@ class PromptFile:
         try:
             asked = msgspec.json.decode(line, type=PromptLine | str) if self._is_json else line.decode().strip()
         except (ValueError, UnicodeError) as error:
-            raise self._make_error(number, f"it cannot be read: {error}") from error
+            form = "; expected a JSON string, or an object with 'prompt' and perhaps 'key', 'options'"
+            raise self._make_error(number, f"it cannot be read: {error}{form if self._is_json else ''}") from error
         asked = PromptLine(asked) if isinstance(asked, str) else asked
         try:
             asked.prompt = validate_prompt(asked.prompt)

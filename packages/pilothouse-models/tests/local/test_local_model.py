@@ -24,6 +24,7 @@ from fetched_files import fetched
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.provision.pinned_files import managed_cli_path, model_path
 from pilothouse_models.local import LocalModel
+from pilothouse_models.local.model import SYSTEM_PROMPT
 
 QUESTION = "What is the capital of France?"
 SOON = 10.0  # seconds on any machine: an answer of 4000 tokens takes longer
@@ -47,7 +48,7 @@ def post(model: LocalModel, key: str | None = None, **body: Any) -> Any:
         "model": "claude-haiku-4-5",
         "max_tokens": 50,
         "temperature": 1,
-        "system": "You are a helpful assistant. Answer briefly.",
+        "system": SYSTEM_PROMPT,
         "messages": [{"role": "user", "content": QUESTION}],
         **body,
     }

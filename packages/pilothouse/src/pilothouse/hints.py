@@ -188,7 +188,13 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "cancel": "interrupt()",
         "close": "aclose()",
     },
-    "QueryResult": {"result_text": "text", "content": "text", "total_cost_usd": "cost_usd", "num_turns": "turns"},
+    "QueryResult": {
+        "result_text": "text",
+        "content": "text",
+        "cost": "cost_usd",
+        "total_cost_usd": "cost_usd",
+        "num_turns": "turns",
+    },
     "Fleet": {**dict.fromkeys(QUERY_WORDS, "map(…) or submit(…)"), "results": "map(…), in a loop"},
 }
 """Attributes of other libraries, and what to use here, by class."""

@@ -25,7 +25,8 @@ from pilothouse.errors import ProcessError, UsageError
 from pilothouse.support import run_blocking, run_cancellable
 
 MODEL_NAME = "smollm2-135m-instruct"
-SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
+SYSTEM_PROMPT = "Answer the question in one or two sentences."
+"""With it, the embedded model knows the capital of France, and how much two and two are."""
 CONTEXT_SIZE = 8192
 """Tokens; the size that the model was trained for."""
 MAX_ANSWER_TOKENS = 150

@@ -117,7 +117,7 @@ class PreToolUseEvent(HookEvent, frozen=True, kw_only=True, tag="PreToolUse"):
 
 
 class PreSkillShellCommandEvent(HookEvent, frozen=True, kw_only=True, tag="PreSkillShellCommand"):
-    """A skill or command is about to run a shell line of its own text; the CLI calls no other hook and no function.
+    """A skill or command is about to run a shell line of its own text; no other hook or function sees it.
 
     The answer may deny it. "ask", "defer" and an `updated_input` deny it, too. Needs Claude Code 2.1.332.
 
