@@ -244,10 +244,11 @@ def open_terminal(rows: int, columns: int, model: ScriptedModel, cli: str) -> Ge
         place = Path(made).resolve()
         programs = place.parent / f"{place.name}-bin"
         programs.mkdir()
-        for name in ("pilothouse", "python"):
-            program = programs / name
-            program.write_text(f'#!/bin/sh\nexec "{Path(sys.executable).parent / name}" "$@"\n')
-            program.chmod(0o755)
+        # A link to the command, which so knows itself; a link to the Python would be one without this environment.
+        (programs / "pilothouse").symlink_to(Path(sys.executable).with_name("pilothouse"))
+        python = programs / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
         env = {name: value for name, value in model.env().items() if name != "CLAUDE_CONFIG_DIR"}
         env |= {"PATH": f"{programs}:/usr/bin:/bin", "LANG": "C.UTF-8", "PS1": "$ ", "PILOTHOUSE_CLI": cli}
         env |= {"PILOTHOUSE_CACHE": str(cache_root()), "TMPDIR": "/tmp"}
