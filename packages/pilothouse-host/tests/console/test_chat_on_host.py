@@ -61,7 +61,7 @@ def test_a_session_is_at_the_desk_and_in_the_browser(
         read_until(chat.stdout, "> Make two")
         read_until(chat.stdout, "? Allow Bash: touch two?")
         chat.stdin.write("what?\nn Not now\n")
-        read_until(chat.stdout, "say y or n REASON")
+        read_until(chat.stdout, "type y, or n REASON")
         expect(page.get_by_text("Second done.")).to_be_visible()
         read_until(chat.stdout, "Second done.")
         chat.stdin.write("Make six\n")
