@@ -28,6 +28,22 @@ STOPPED: dict[str, Any] = {
 }
 
 
+CALLBACK_REQUESTS: dict[str, dict[str, Any]] = {
+    "can_use_tool": {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "toolu_1"},
+    "hook": {
+        "subtype": "hook_callback",
+        "callback_id": "hook_0",
+        "input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}},
+    },
+    "tool": {
+        "subtype": "mcp_message",
+        "server_name": "tools",
+        "message": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "arguments": {}}},
+    },
+}
+"""What the CLI sends to have a callback called: a function, a hook, the tool `ask`."""
+
+
 class Cli:
     """Plays the CLI for any number of children, one after the other or side by side.
 

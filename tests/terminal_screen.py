@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -22,6 +23,8 @@ import pyte
 ROWS, COLUMNS = 100, 120
 LIMIT_S = 30.0  # until a screen that does not change counts as wrong
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
+ASKED_ADDRESS = "paste the address of the last page, or wait for your browser:"
+"""What a login at an MCP server asks for."""
 
 
 class _Display(pyte.Screen):
@@ -149,3 +152,8 @@ def chatting(
 def _take_terminal() -> None:
     # So that Ctrl-C is a signal; one of the streams is the terminal.
     fcntl.ioctl(next(fd for fd in (0, 2) if os.isatty(fd)), termios.TIOCSCTTY, 0)
+
+
+def read_link(screen: ChatScreen, number: int = -1) -> str:
+    """The link of a login; the last one, or that with a number."""
+    return re.findall(r"^https?://\S+authorize\?\S+", screen.text, re.MULTILINE)[number]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from claude_login_server import EMAIL, ClaudeLogins
 from command_process import Command
 from oauth_mcp_server import OAuthServer, follow, open_page
-from terminal_screen import CTRL_C, CTRL_D, ENTER, ChatScreen
+from terminal_screen import ASKED_ADDRESS, CTRL_C, CTRL_D, ENTER, ChatScreen, read_link
 
 from pilothouse_testing import ScriptedModel
 
@@ -21,7 +20,6 @@ pytest_plugins = ["login_fixtures"]
 pytestmark = pytest.mark.real_cli
 
 Chat = Callable[..., AbstractContextManager[ChatScreen]]
-ASKED_ADDRESS = "paste the address of the last page, or wait for your browser:"
 
 
 @pytest.fixture(name="chat")
@@ -34,10 +32,6 @@ def with_ledger(server: OAuthServer, directory: Path) -> str:
     file = directory / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"ledger": {"type": "http", "url": server.url}}}))
     return f"mcp_servers={file}"
-
-
-def read_link(screen: ChatScreen, number: int = -1) -> str:
-    return re.findall(r"^https?://\S+authorize\?\S+", screen.text, re.MULTILINE)[number]
 
 
 def test_a_server_that_needs_a_login_gets_one(

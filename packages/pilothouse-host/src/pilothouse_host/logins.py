@@ -90,15 +90,12 @@ class SessionLogin:
                 if self.state == "done":
                     return
                 refusal = self._make_ended()  # it was cancelled or replaced meanwhile
-            except LoginError as error:
-                if error.code == "wrong_callback":
+            except PilothouseError as error:
+                if isinstance(error, LoginError) and error.code == "wrong_callback":
                     refusal = RefusedRequestError("wrong_callback", str(error))
                 else:
                     self.end(str(error))
                     refusal = RefusedRequestError("login_failed", str(error))
-            except PilothouseError as error:
-                self.end(str(error))
-                refusal = RefusedRequestError("login_failed", str(error))
         raise refusal  # outside of `except`, so that no traceback leads to what was handed in
 
     def _check_waiting(self) -> None:

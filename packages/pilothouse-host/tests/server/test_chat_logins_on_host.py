@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from claude_login_server import EMAIL, ClaudeLogins
 from oauth_mcp_server import OAuthServer, follow, open_page
 from served_host import TOKEN, Served
-from terminal_screen import CTRL_D, ENTER, ChatScreen, chatting
+from terminal_screen import ASKED_ADDRESS, CTRL_D, ENTER, chatting, read_link
 
 from pilothouse_testing import ScriptedModel
 
@@ -21,17 +20,12 @@ pytest_plugins = ["login_fixtures"]
 pytestmark = pytest.mark.real_cli
 
 MakeHost = Callable[..., Served]
-ASKED_ADDRESS = "paste the address of the last page, or wait for your browser:"
 
 
 def chat(served: Served, *flags: str) -> Any:
     url = f"http://127.0.0.1:{served.port}"
     argv = [sys.executable, "-m", "pilothouse", "chat", "--remote", url, *flags]
     return chatting(argv, {**os.environ, "PILOTHOUSE_HOST_TOKEN": TOKEN}, columns=1000)
-
-
-def read_link(screen: ChatScreen, number: int = -1) -> str:
-    return re.findall(r"^https?://\S+authorize\?\S+", screen.text, re.MULTILINE)[number]
 
 
 def test_a_server_that_needs_a_login_gets_one(

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from session_cli import CALLBACK_REQUESTS
 
 import pilothouse as ph
 from pilothouse import sync
@@ -21,20 +22,6 @@ from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 request_id: ContextVar[str] = ContextVar("request id", default="none")
-CALLS: dict[str, dict[str, Any]] = {
-    "can_use_tool": {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "toolu_1"},
-    "hook": {
-        "subtype": "hook_callback",
-        "callback_id": "hook_0",
-        "input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}},
-    },
-    "tool": {
-        "subtype": "mcp_message",
-        "server_name": "tools",
-        "message": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "arguments": {}}},
-    },
-}
-"""What the CLI sends to have each callback called."""
 KINDS = {"can_use_tool": ("option", "can_use_tool"), "hook": ("hook", "PreToolUse"), "tool": ("tool", "ask")}
 WORDS = {"can_use_tool": '"behavior":"deny"', "hook": '"permissionDecision":"deny"', "tool": '"isError":true'}
 """What the CLI gets if the callback fails."""
@@ -110,7 +97,7 @@ def settings(kind: str, seen: list[Any], *, is_async: bool) -> dict[str, Any]:
 
 def calling(kind: str) -> FakeCLI:
     fake = FakeCLI()
-    fake.expect("user").emit(frames.init()).ask(**CALLS[kind]).emit(frames.result("done"))
+    fake.expect("user").emit(frames.init()).ask(**CALLBACK_REQUESTS[kind]).emit(frames.result("done"))
     return fake
 
 
@@ -139,13 +126,13 @@ async def test_every_callback_runs_inside_and_sees_the_context(kind: str, is_asy
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "confirm": CALLS["can_use_tool"],
+    "confirm": CALLBACK_REQUESTS["can_use_tool"],
     "on_question": {
-        **CALLS["can_use_tool"],
+        **CALLBACK_REQUESTS["can_use_tool"],
         "tool_name": "AskUserQuestion",
         "input": {"questions": [{"question": "Which?", "header": "h", "multiSelect": False, "options": []}]},
     },
-    "on_plan": {**CALLS["can_use_tool"], "tool_name": "ExitPlanMode", "input": {"plan": "Do it."}},
+    "on_plan": {**CALLBACK_REQUESTS["can_use_tool"], "tool_name": "ExitPlanMode", "input": {"plan": "Do it."}},
     "on_elicitation": {"subtype": "elicitation", "mcp_server_name": "s", "message": "Who?", "mode": "form"},
     "on_user_dialog": {"subtype": "request_user_dialog", "dialog_kind": "wizard", "payload": {}},
 }

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.server import MCPServer
+from session_cli import CALLBACK_REQUESTS
 
 import pilothouse as ph
 from pilothouse import sync
@@ -16,27 +17,13 @@ from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
-CALLS: dict[str, dict[str, Any]] = {
-    "can_use_tool": {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "toolu_1"},
-    "hook": {
-        "subtype": "hook_callback",
-        "callback_id": "hook_0",
-        "input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}},
-    },
-    "tool": {
-        "subtype": "mcp_message",
-        "server_name": "tools",
-        "message": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "arguments": {}}},
-    },
-}
-"""What the CLI sends to have a callback called."""
 TEXT = "a callback cannot wait for a query of its own session"
 
 
 def calling(kind: str) -> FakeCLI:
     """A CLI that calls a callback during its first turn, and answers one more prompt."""
     fake = FakeCLI()
-    fake.expect("user").emit(frames.init()).ask(**CALLS[kind]).emit(frames.result("outer"))
+    fake.expect("user").emit(frames.init()).ask(**CALLBACK_REQUESTS[kind]).emit(frames.result("outer"))
     return fake.text("inner").forever()
 
 
@@ -128,7 +115,7 @@ async def _change_hooks(session: ph.Session) -> None:
     await session.update(hooks={"Stop": lambda event: None})
 
 
-@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("kind", CALLBACK_REQUESTS)
 async def test_a_callback_that_awaits_its_own_session_gets_an_error_at_once(kind: str) -> None:
     talk = Talk(kind, _await_query)
     assert await talk.run() == "outer"
@@ -219,7 +206,7 @@ async def test_a_callback_that_awaits_the_query_it_is_called_by() -> None:
     assert len(errors) == 1
 
 
-@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("kind", CALLBACK_REQUESTS)
 def test_a_blocking_callback_that_waits_for_its_own_session(kind: str) -> None:
     fake = calling(kind)
     errors: list[Exception] = []
