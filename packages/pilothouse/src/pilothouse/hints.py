@@ -74,6 +74,8 @@ EXTRAS = {
     "pilothouse_otel": "otel",
     "pilothouse_cli.notebook": "cli",
     "pilothouse_policy": "policy",
+    "pilothouse_usage": "usage",
+    "pilothouse_lab": "lab",
     "pilothouse_pool": "pool",
     "pilothouse_testing": "testing",
     "pilothouse_doors": "doors",
