@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import logging
+import math
 import random
 import sys
 import threading
@@ -173,7 +174,7 @@ WORK: tuple[Callable[[ph.Agent], Awaitable[None]], ...] = (
 )
 
 
-async def work_for(seconds: float, done: Counter[str]) -> None:
+async def work_for(seconds: float, done: Counter[str], idle_tasks: float) -> None:
     """One round: each kind of work over and over, all of them side by side."""
     until = time.monotonic() + seconds
     with FakeCLI.from_function(play, manual=("initialize",)) as fake:
@@ -187,13 +188,13 @@ async def work_for(seconds: float, done: Counter[str]) -> None:
         async with anyio.create_task_group() as group:
             for work in WORK:
                 group.start_soon(repeat, work)
-        await settle()
+        await settle(idle_tasks)
 
 
-async def settle() -> None:
+async def settle(idle_tasks: float) -> None:
     """Wait until what was dropped has ended too; not for ever, because what is left then is for the test to find."""
     until = time.monotonic() + SETTLE_SECONDS
-    while time.monotonic() < until and (usage().children or orphans()):
+    while time.monotonic() < until and (usage().children or orphans() or usage().tasks > idle_tasks):
         gc.collect()
         await anyio.sleep(0.05)
 
@@ -223,7 +224,7 @@ async def soak(seconds: float, round_seconds: float) -> None:
     done: Counter[str] = Counter()
     samples: list[dict[str, float]] = []
     while len(samples) < 2 or time.monotonic() - began < seconds:
-        await work_for(round_seconds, done)
+        await work_for(round_seconds, done, samples[0]["tasks"] if samples else math.inf)
         samples.append(sample(began))
     print(json.dumps({"samples": samples, "done": done}))
 
