@@ -128,9 +128,9 @@ def _miss(case: Case, goal: Goal, result: Mapping[str, Any]) -> str:
     unit = f"{case.rate[1]} a second" if goal.metric == RATE and case.rate else case.metrics.get(goal.metric, "")
     words = WORDS.get(goal.metric, goal.metric.replace("_", " "))
     of = WORDS.get(goal.of, goal.of)
-    measure = f" times that of {of}" if goal.of else unit and f" {unit}"
-    bound = "at least" if goal.is_least else "at most"
-    return f"**{case.title}**, {words}: {value:,.4g}{measure}; the goal is {bound} {goal.limit:,.5g}."
+    measure = f" x {of}" if goal.of else unit and f" {unit}"
+    bound = "≥" if goal.is_least else "≤"
+    return f"**{case.title}**, {words}: {value:,.4g}{measure} (goal: {bound} {goal.limit:,.5g})"
 
 
 def rows_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -37,9 +37,8 @@ BUILT_FROM = SITE / ".built-from"
 # stands for the pages in it, `index.md` first.
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "Start": {
-        "": ("index.md", "cli-and-keys.md"),
+        "": ("index.md", "cli-and-keys.md", "programs.md"),
         "Tutorial": ("tutorial",),
-        "Programs": ("programs.md",),
         "Moving here": ("coming-from.md", "drop-in.md"),
     },
     "Guides": {

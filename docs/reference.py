@@ -81,8 +81,8 @@ _PROGRAM = re.compile(r"(<!-- program: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in lines)
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in (head, *rows)]
+    return "".join([lines[0], "|---" * len(head) + "|\n", *lines[1:]])
 
 
 def code(text: str) -> str:
@@ -133,7 +133,7 @@ def options() -> str:
     parts: list[str] = []
     for group, rows in groupby(TABLE.values(), key=lambda option: option.group):
         parts.append(f"\n### {group[:1].upper()}{group[1:]}\n\n")
-        parts.append(table(("option", "value (default)", "what it does (in Claude Code)"), map(option_row, rows)))
+        parts.append(table(("option", "value (default)", "effect (in Claude Code)"), map(option_row, rows)))
     return "".join(parts) + "\n"
 
 
@@ -198,8 +198,8 @@ def programs() -> str:
     names = [path.relative_to(folder).as_posix() for path in paths]
     first_lines = [path.read_text("utf-8").partition("\n")[0].strip('"') for path in paths]
     sentences = [re.split(r"(?<=\.) ", line)[0] for line in first_lines]
-    rows = [(f"[{name}](programs/{name})", sentence) for name, sentence in zip(names, sentences, strict=True)]
-    return table(("program", "what it shows"), rows)
+    lines = [f"- [{name}](programs/{name}): {sentence}\n" for name, sentence in zip(names, sentences, strict=True)]
+    return "\n" + "".join(lines) + "\n"
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -1,4 +1,4 @@
-"""Chat with Claude Code in a page of your own, over AG-UI: text as it streams, tool calls, and permissions to allow.
+"""Chat with Claude Code in a page of your own, over AG-UI: streamed text, tool calls, permissions.
 
 python agui_app.py 8000        and then open http://localhost:8000
 """

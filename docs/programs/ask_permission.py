@@ -1,4 +1,4 @@
-"""Decide in the terminal what may be done: yes, always, or no and why. Questions of the model come here, too.
+"""Decide in the terminal what may be done: yes, always, or no and why. Answer the model's questions there, too.
 
 python ask_permission.py "Create a file notes.txt with today's date"
 """

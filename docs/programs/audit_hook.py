@@ -1,4 +1,4 @@
-"""Write every tool call into a log, as it happens, and refuse those that delete.
+"""Log every tool call as it happens, and refuse those that delete.
 
 python audit_hook.py audit.ndjson "Tidy up this directory"
 """

@@ -1,6 +1,6 @@
-"""Start work in one request and read its result in a later one: a host does the work, whatever happens to this program.
+"""Start work in one request and read its result in a later one; a host does the work.
 
-pip install fastapi uvicorn "pilothouse[server]" "pilothouse[websocket]"
+pip install fastapi uvicorn        and the extras `server` and `remote` of pilothouse
 pilothouse serve                                             prints the address of the host and its token
 PILOTHOUSE_HOST=http://127.0.0.1:8750 PILOTHOUSE_HOST_TOKEN=… python background_work.py 8000
 curl -X POST "localhost:8000/jobs?q=Hello"; curl localhost:8000/jobs/ID

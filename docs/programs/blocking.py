@@ -1,4 +1,4 @@
-"""Ask without an event loop, and see the answer while it is written.
+"""Ask without an event loop, and see the answer as it is written.
 
 python blocking.py "What does this project do?"
 """

@@ -1,4 +1,4 @@
-"""A chat server: every connection is a conversation of its own; one line in, one answer out.
+"""A chat server: each connection is a conversation of its own; one line in, one answer out.
 
 python chat_server.py 8000        and then, in another terminal: nc localhost 8000
 """

@@ -1,6 +1,6 @@
-"""A Celery task that survives its worker: its conversation continues.
+"""A Celery task whose conversation survives its worker.
 
-pip install 'pilothouse[fleet]' 'celery[redis]'
+pip install 'celery[redis]'        and the extra `fleet` of pilothouse
 celery --app durable_celery worker --concurrency 4
 python durable_celery.py ticket-7 "The door squeaks"
 """

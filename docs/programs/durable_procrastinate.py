@@ -1,6 +1,6 @@
-"""A procrastinate task that survives its worker: its conversation continues.
+"""A procrastinate task whose conversation survives its worker.
 
-pip install 'pilothouse[fleet]' procrastinate
+pip install procrastinate        and the extra `fleet` of pilothouse
 export DATABASE=postgresql://localhost/tickets
 procrastinate --app durable_procrastinate.app schema --apply
 python durable_procrastinate.py work

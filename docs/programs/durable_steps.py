@@ -1,6 +1,6 @@
-"""Durable work in steps: DBOS records each answer; no step is asked twice.
+"""Durable steps: DBOS records each answer, and no step is asked twice.
 
-pip install 'pilothouse[fleet]' dbos
+pip install dbos        and the extra `fleet` of pilothouse
 python durable_steps.py release-7 notes.txt   # the same name continues
 """
 

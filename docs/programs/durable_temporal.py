@@ -1,6 +1,6 @@
-"""A Temporal activity that survives its worker: its conversation continues.
+"""A Temporal activity whose conversation survives its worker.
 
-pip install 'pilothouse[fleet]' temporalio
+pip install temporalio        and the extra `fleet` of pilothouse
 temporal server start-dev
 python durable_temporal.py ticket-7 "The door squeaks"     runs a worker, too
 """

@@ -1,4 +1,4 @@
-"""Let several models go on from the same point, side by side, and compare what they say.
+"""Let several models continue from the same point, side by side, and compare their answers.
 
 python fork_and_compare.py "Read app.py" "How would you make it faster?" haiku sonnet
 """

@@ -1,4 +1,4 @@
-"""An application that is replaced by its new version in the middle of a conversation, which goes on.
+"""An application that its new version replaces in the middle of a conversation.
 
 pilothouse serve --token-file token                  # once: the host owns Claude Code
 PILOTHOUSE_HOST_TOKEN=$(cat token) python hot_reload.py ws://127.0.0.1:8750

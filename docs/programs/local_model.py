@@ -1,6 +1,6 @@
-"""Ask a small open model on this machine: no key, no network once it is fetched.
+"""Ask a small open model on this machine: no key, and no network once it is fetched.
 
-pip install 'pilothouse[local]'
+Needs the extra `local` of pilothouse.
 python local_model.py "What is the capital of France?"
 """
 

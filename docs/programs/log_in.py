@@ -1,4 +1,4 @@
-"""Log in at an MCP server from a terminal, also over ssh, and ask with its tools. The login is kept for the next time.
+"""Log in at an MCP server from a terminal, even over ssh, and use its tools.
 
 python log_in.py https://mcp.example.com/mcp "What is open?"
 """

@@ -1,4 +1,4 @@
-"""One child, several prompts: they are sent as they come, here from a file or from standard input.
+"""Send several prompts to one child as they come, from a file or standard input.
 
 python many_prompts.py questions.txt
 """

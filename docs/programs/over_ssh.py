@@ -1,4 +1,4 @@
-"""Claude Code on another machine, reached through ssh.
+"""Run Claude Code on another machine, over ssh.
 
 python over_ssh.py user@host /srv/project "What does this project do?"
 

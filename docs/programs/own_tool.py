@@ -1,4 +1,4 @@
-"""Give the model functions of this program: it looks things up here, and writes things down here.
+"""Give the model functions of this program, to look things up and write things down.
 
 python own_tool.py "Which of the boats in harbour needs paint? Put it on the list."
 """

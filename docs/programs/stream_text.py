@@ -1,4 +1,4 @@
-"""Print the answer while it is written.
+"""Print the answer as it is written.
 
 python stream_text.py "Write a haiku about the sea"
 """

@@ -1,4 +1,4 @@
-"""Tests of a program that asks Claude Code, without a key and without a network.
+"""Tests of a program that asks Claude Code, without a key or a network.
 
 pytest test_reviewer.py
 """

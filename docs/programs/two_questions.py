@@ -1,4 +1,4 @@
-"""Two questions in one conversation, with one child; the second builds on the first.
+"""Ask two questions in one conversation, with one child; the second builds on the first.
 
 python two_questions.py "My name is Alice." "What is my name?"
 """

@@ -1,4 +1,4 @@
-"""Chat with Claude Code in a page that speaks the AI SDK's stream: permissions to allow, a stop button, and a reload.
+"""Chat with Claude Code in a page that speaks the AI SDK's stream: permissions, a stop button, a reload.
 
 python vercel_app.py 8000        and then open http://localhost:8000
 """

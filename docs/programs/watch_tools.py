@@ -1,4 +1,4 @@
-"""Watch which tools run, and what they give.
+"""Watch which tools run, and what they return.
 
 python watch_tools.py "How many lines has the longest file here?"
 """

@@ -1,4 +1,4 @@
-"""A transport of your own, around another one: writes both directions of the wire to a file.
+"""A transport around another one, which logs both directions of the wire.
 
 python wire_log.py wire.log "What is the capital of France?"
 """

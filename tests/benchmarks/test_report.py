@@ -43,8 +43,8 @@ def test_ratios_are_taken_round_by_round() -> None:
     verdicts = {(goal.metric, goal.of): is_met(case, goal, result) for goal in case.goals}
     assert verdicts == {("wall", "incumbent"): True, ("wall", "floor"): False, ("cpu", "floor"): False}
     assert misses_of([case], {"many": result}) == [
-        "**hundreds of queries at once**, time: 2 times that of the floor; the goal is at most 1.15.",
-        "**hundreds of queries at once**, CPU time: 2 times that of the floor; the goal is at most 1.2.",
+        "**hundreds of queries at once**, time: 2 x the floor (goal: ≤ 1.15)",
+        "**hundreds of queries at once**, CPU time: 2 x the floor (goal: ≤ 1.2)",
     ]
 
 
@@ -75,7 +75,7 @@ def test_a_goal_may_be_a_least_rate(seconds: float, is_met: bool) -> None:
     assert report.is_met(case, case.goals[0], result) is is_met
     assert "≥ 200: " in report.rows_of([case], {case.name: result})[-1][6]
     if not is_met:
-        told = ["**XML parser, one call, 1 MB**, rate: 166.7 MB a second; the goal is at least 200."]
+        told = ["**XML parser, one call, 1 MB**, rate: 166.7 MB a second (goal: ≥ 200)"]
         assert report.misses_of([case], {case.name: result}) == told
 
 
@@ -88,7 +88,7 @@ def test_a_goal_may_bound_a_number(seconds: float, is_met: bool) -> None:
     result = summarize(case, {"ours": [dict.fromkeys(case.metrics, seconds)]})
     assert report.is_met(case, goal, result) is is_met
     if not is_met:
-        told = "**a host, hundreds of sessions and viewers**, delay p95: 101 ms; the goal is at most 100."
+        told = "**a host, hundreds of sessions and viewers**, delay p95: 101 ms (goal: ≤ 100)"
         assert told in report.misses_of([case], {"host": result})
 
 
