@@ -24,7 +24,7 @@ CLASSES = {
     "TaskControls": ("client/controls.py", "GroupWrapper[controls.TaskControls]"),
     "SettingsControls": ("client/controls.py", "GroupWrapper[controls.SettingsControls]"),
     "InfoControls": ("client/controls.py", "GroupWrapper[controls.InfoControls]"),
-    "Steering": ("client/steering.py", "SteeringWrapper"),
+    "Steering": ("client/queries.py", "SteeringWrapper"),
     "Query": ("client/queries.py", "QueryWrapper[OutputT]"),
     "Session": ("client/sessions.py", "SessionWrapper"),
     "Agent": ("client/agent.py", "AgentWrapper"),

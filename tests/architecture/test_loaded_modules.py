@@ -19,25 +19,21 @@ import pytest
 from pilothouse_testing import FakeCLI
 
 PACKAGES: dict[str, str] = {
-    "": (
-        "_version callbacks errors events file_owners instrumentation json_schema lazy_exports media products "
-        "similar_names tracebacks"
-    ),
+    "": ("_version callbacks errors events hints instrumentation json_schema lazy_exports media products tracebacks"),
     "client": (
         "agent budgets child_supervisor config_file controls costs custom_tools event_reader handlers launch logins "
-        "message_iterator middleware observation prompt queries rate_limits result resume_state retry sessions "
-        "settings_check steering structured_output tool_bridge"
+        "message_iterator middleware observation prompt queries result resume_state retry sessions settings_check "
+        "structured_output"
     ),
     "engine": (
-        "activity buffer channel child diagnostics extensions failures incoming_requests init_first limits "
-        "pending_work router run subscriptions tasks turn"
+        "activity buffer channel child diagnostics extensions failures incoming_requests limits pending_work router "
+        "run tasks turn"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",
     "options": (
-        "cli_settings conflicts credentials denials invocation isolation lost_settings options permission_facts "
-        "permission_rules presets renderer secrets settings signatures table unknown_options value_structs "
-        "value_types values"
+        "cli_settings conflicts credentials invocation isolation options permission_facts permission_rules renderer "
+        "secrets settings table value_structs value_types values"
     ),
     "permissions": "approvals dispatcher requests",
     "protocol": "connection control_frames frame_reader",

@@ -7,7 +7,7 @@ import re
 import pytest
 from places import CORE, source_files
 
-from pilothouse.similar_names import count_edits, find_similar_name
+from pilothouse.hints import count_edits, find_similar_name
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_edits_are_counted(first: str, second: str, edits: int) -> None:
 
 def test_nothing_else_looks_for_similar_names() -> None:
     users = [path for path in source_files() if re.search(r"\bget_close_matches\b", path.read_text("utf-8"))]
-    assert users == [CORE / "similar_names.py"]
+    assert users == [CORE / "hints.py"]

@@ -24,7 +24,7 @@ from pilothouse.client import Session as AsyncSession
 from pilothouse.client import controls as async_controls
 from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
-from pilothouse.engine.subscriptions import MessageSubscription as AsyncListener
+from pilothouse.engine.router import MessageSubscription as AsyncListener
 from pilothouse.events import QueryEvent
 from pilothouse.plugins import Plugins as AsyncPlugins
 from pilothouse.sync import BLOCKING_NAMES, generated

@@ -11,7 +11,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client import Middleware
-from pilothouse.client.tool_bridge import ToolBridge
+from pilothouse.client.custom_tools import ToolBridge
 from pilothouse.messages import ResultMessage
 from pilothouse.products import EXTRAS, load_product
 from pilothouse_testing import FakeCLI

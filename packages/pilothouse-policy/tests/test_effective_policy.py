@@ -15,8 +15,8 @@ from pilothouse.hooks import HookMatcher, Hooks
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options import PolicyWarning
 from pilothouse.options.conflicts import ASKED_DESPITE_RULES, ASKED_GROUPS
+from pilothouse.options.options import PRESETS
 from pilothouse.options.permission_facts import NEEDS_PERSON, TOOLS
-from pilothouse.options.presets import PRESETS
 from pilothouse_native import NativeTransport
 from pilothouse_policy import Policy, effective_policy
 from pilothouse_policy.outcomes import (

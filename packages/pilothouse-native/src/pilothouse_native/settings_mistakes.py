@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from pilothouse.options.lost_settings import find_lost
+from pilothouse.options.cli_settings import find_lost
 from pilothouse.permissions import PermissionMode, RuleSet
 
 _TYPES: Final[Mapping[tuple[str, ...], Any]] = {

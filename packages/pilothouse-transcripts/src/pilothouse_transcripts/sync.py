@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from pilothouse.options.signatures import copy_signature
+from pilothouse.options.options import copy_signature
 from pilothouse.support import copy_method_signature, get_portal, make_blocking
 from pilothouse_transcripts.stores.stored_sessions import StoredSessions as AsyncStoredSessions
 from pilothouse_transcripts.stores.stored_sessions import import_session_to_store as _import_session

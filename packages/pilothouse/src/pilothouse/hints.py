@@ -1,10 +1,11 @@
-"""Hints for common mistakes: names of other libraries, and misspelt arguments. Pure data and text.
+"""Hints for common mistakes: names of other libraries, misspelt names and arguments. Pure data and text.
 
-Loaded only to make an error.
+`find_similar_name` is behind every "did you mean" of this package.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 import sys
@@ -12,8 +13,6 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-
-from pilothouse.similar_names import find_similar_name
 
 ROOT_NAMES: dict[str, str] = {
     # claude_agent_sdk, and its first name
@@ -285,3 +284,32 @@ def explain_arguments(error: TypeError, function: Callable[..., Any]) -> None:
     near = ARGUMENTS[name] if ARGUMENTS.get(name) in names else find_similar_name(name, names)
     if near:
         error.args = (f"{str(error).partition('. Did you mean')[0]}; did you mean {near!r}?",)
+
+
+DEFAULT_SIMILARITY = 0.6
+
+
+def find_similar_name(name: str, known: Collection[str], similarity: float = DEFAULT_SIMILARITY) -> str | None:
+    """Return the known name that needs the fewest edits to become `name`; None if none is similar.
+
+    Args:
+        name: what was given.
+        known: the names that exist.
+        similarity: how similar a known name must be, from 0 to 1, as `difflib` measures it. Default 0.6.
+    """
+    similar = difflib.get_close_matches(name, known, n=max(len(known), 1), cutoff=similarity)
+    return min(similar, key=lambda each: count_edits(name, each), default=None)  # of equals, the more similar one
+
+
+def count_edits(first: str, second: str) -> int:
+    """Count the characters to insert, delete or replace, and the neighbours to swap, between two names."""
+    before: list[int] = []
+    row = list(range(len(second) + 1))
+    for i, left in enumerate(first, start=1):
+        before, above, row = row, before, [i]
+        for j, right in enumerate(second, start=1):
+            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == second[j - 2] and first[i - 2] == right:
+                edits = min(edits, above[j - 2] + 1)
+            row.append(edits)
+    return row[-1]

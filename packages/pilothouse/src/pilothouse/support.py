@@ -17,21 +17,21 @@ pilothouse exactly, as the packages of this repository do.
   `find_similar_name`, `make_lazy_exports` (names that a package loads on first use)
 """
 
+from pilothouse.hints import find_similar_name as find_similar_name
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.media import sniff_media_type as sniff_media_type
 from pilothouse.messages.base import to_json_values as to_json_values
 from pilothouse.messages.json_lines import decode_line as decode_line
 from pilothouse.messages.json_lines import encode_json as encode_json
+from pilothouse.options.options import copy_method_signature as copy_method_signature
 from pilothouse.options.secrets import MASK as MASK
 from pilothouse.options.secrets import Redactor as Redactor
 from pilothouse.options.secrets import invocation_secrets as invocation_secrets
 from pilothouse.options.secrets import mask as mask
 from pilothouse.options.secrets import secret_values as secret_values
-from pilothouse.options.signatures import copy_method_signature as copy_method_signature
 from pilothouse.pictures import fit_picture_block as fit_picture_block
 from pilothouse.provision.artifacts import cache_root as cache_root
 from pilothouse.provision.file_lock import lock_file as lock_file
-from pilothouse.similar_names import find_similar_name as find_similar_name
 from pilothouse.sqlite_files import SqliteFileError as SqliteFileError
 from pilothouse.sqlite_files import create_private_file as create_private_file
 from pilothouse.sqlite_files import open_database as open_database
@@ -43,7 +43,7 @@ from pilothouse.transports.concurrency import LoopCondition as LoopCondition
 from pilothouse.transports.concurrency import make_loop_caller as make_loop_caller
 from pilothouse.transports.concurrency import run_blocking as run_blocking
 from pilothouse.transports.concurrency import run_cancellable as run_cancellable
+from pilothouse.transports.discovery import find_key as find_key
 from pilothouse.transports.discovery import find_program as find_program
+from pilothouse.transports.discovery import get_claude_directory as get_claude_directory
 from pilothouse.transports.discovery import parse_version as parse_version
-from pilothouse.transports.key_search import find_key as find_key
-from pilothouse.transports.key_search import get_claude_directory as get_claude_directory

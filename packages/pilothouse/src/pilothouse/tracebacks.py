@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from pilothouse.errors import PilothouseError
+from pilothouse.hints import explain_arguments, make_attribute_error
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,9 +69,7 @@ def hide_arguments(function: F) -> F:
 
 def _clean(error: BaseException, function: Callable[..., Any]) -> BaseException:
     if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
-        from pilothouse.hints import explain_arguments  # the function was never entered: they do not fit
-
-        explain_arguments(error, function)
+        explain_arguments(error, function)  # it was never entered: they do not fit
     return drop_frames(error)
 
 
@@ -106,8 +105,6 @@ def _make_refusal(use: str) -> Callable[..., Any]:
 
 def explain_missing_attribute(self: object, name: str) -> Any:
     """The `__getattr__` of classes that users see: raises AttributeError, with a hint if there is one."""
-    from pilothouse.hints import make_attribute_error  # only to make an error
-
     raise make_attribute_error(self, name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilothouse.engine.buffer import MEMORY_BYTES
-from pilothouse.engine.subscriptions import MessageSubscription, Subscriptions
+from pilothouse.engine.router import MessageSubscription, Subscriptions
 from pilothouse.messages import KeepAliveMessage
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 
 from pilothouse.errors import OptionsError
 from pilothouse.options import Options
-from pilothouse.options.cli_settings import CliSettings
-from pilothouse.options.lost_settings import (
+from pilothouse.options.cli_settings import (
+    CliSettings,
     find_dead_rules,
     find_lost,
     find_similar_key,

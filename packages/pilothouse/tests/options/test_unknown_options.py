@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse.errors import OptionsError
 from pilothouse.options import TABLE, Options
-from pilothouse.options.unknown_options import NOT_OPTIONS, OPTION_ALIASES, to_snake_case
+from pilothouse.options.values import NOT_OPTIONS, OPTION_ALIASES, to_snake_case
 
 
 def words(text: str) -> list[str]:

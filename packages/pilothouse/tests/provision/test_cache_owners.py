@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fake_packages import FakePackageClients
 
-from pilothouse import file_owners
 from pilothouse.errors import ProvisionError
+from pilothouse.provision import artifacts
 from pilothouse.provision.installer import ensure_artifact
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="directories of Windows have no such modes")
@@ -18,7 +18,7 @@ NOBODY = 65534
 
 
 def explain_foreign_writer(file: Path, top: Path) -> str | None:
-    return file_owners.explain_foreign_writer(str(file), str(top))
+    return artifacts.explain_foreign_writer(str(file), str(top))
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_a_group_may_write_only_if_it_is_the_users_own(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.chmod(0o770)
-    monkeypatch.setattr(file_owners, "_is_own_group", lambda group: group == place.stat().st_gid)
+    monkeypatch.setattr(artifacts, "_is_own_group", lambda group: group == place.stat().st_gid)
     assert explain_foreign_writer(place, tmp_path / "cache") is None
-    monkeypatch.setattr(file_owners, "_is_own_group", lambda group: False)
+    monkeypatch.setattr(artifacts, "_is_own_group", lambda group: False)
     assert explain_foreign_writer(place, tmp_path / "cache") == f"other users can write to {place}"
 
 
@@ -84,10 +84,10 @@ def test_the_own_group_has_the_users_name_and_no_other_member(monkeypatch: pytes
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(fields))
     for own in (("alice",), ("alice", "alice")):
         group(*own)
-        assert file_owners._is_own_group(1000)
+        assert artifacts._is_own_group(1000)
     for other in (("users",), ("alice", "mallory")):
         group(*other)
-        assert not file_owners._is_own_group(1000)
+        assert not artifacts._is_own_group(1000)
 
 
 def test_nothing_is_fetched_into_a_place_of_others(package_clients: FakePackageClients) -> None:

@@ -12,9 +12,8 @@ import pytest
 from failing_api import DEADLINE, LONG, OVERLOADED, QUOTA, RATE_LIMITED, SOON, Api, Fault, asking, notes, wait_for_event
 
 import pilothouse as ph
-from pilothouse.client import rate_limits, retry
-from pilothouse.client.rate_limits import RateLimitKey, SharedRateLimits, sleep_until_time
-from pilothouse.client.retry import CONTINUE_PROMPT
+from pilothouse.client import retry
+from pilothouse.client.retry import CONTINUE_PROMPT, RateLimitKey, SharedRateLimits, sleep_until_time
 from pilothouse.events import WaitingForLimit
 from pilothouse.options import Options, RetryPolicy
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def _at_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "AFTER_RESET_SECONDS", 0.02)
-    monkeypatch.setattr(rate_limits, "STAGGER_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "STAGGER_SECONDS", 0.05)
 
 
 def limited(resets_in: float | None = 0.15, **more: Any) -> Fault:
@@ -97,7 +96,7 @@ async def test_events_say_until_when() -> None:
 
 
 async def test_others_of_the_agent_hold_back_and_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "STAGGER_SECONDS", 0.4)
+    monkeypatch.setattr(retry, "STAGGER_SECONDS", 0.4)
     api = Api(limited(1.0))
     waits: list[dict[str, Any]] = []
     async with asking(api, "alone", on_usage_limit="wait") as it, it.agent.session() as session:
@@ -301,7 +300,7 @@ async def test_two_loops_share_the_gate_of_an_agent() -> None:
 
 async def test_a_sleep_follows_the_clock_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     # A machine that was suspended for hours: the loop's own clock has stood still meanwhile.
-    monkeypatch.setattr(rate_limits, "MAX_SLEEP_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "MAX_SLEEP_SECONDS", 0.01)
     start = time.time()
     clock = iter([start, start + 3600, start + 7201])
     monkeypatch.setattr(time, "time", lambda: next(clock))

@@ -31,7 +31,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.file_owners import explain_foreign_writer
+from pilothouse.provision.artifacts import explain_foreign_writer
 from pilothouse.support import SqliteFileError, create_private_file, lock_file, open_database, run_blocking
 from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, RUN_COLUMNS, decode_run, encode_outcome
 from pilothouse_fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_death, apply_interruption

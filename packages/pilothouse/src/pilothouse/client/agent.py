@@ -20,10 +20,11 @@ from pilothouse.client.custom_tools import make_custom_tools
 from pilothouse.client.handlers import make_handlers
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
-from pilothouse.client.rate_limits import SharedRateLimits
 from pilothouse.client.result import OutputT
+from pilothouse.client.retry import SharedRateLimits
 from pilothouse.client.sessions import Session, make_prewarm_invocation
 from pilothouse.errors import OptionsError, UsageError
+from pilothouse.hints import find_similar_name
 from pilothouse.options import Options
 from pilothouse.options.conflicts import PolicyWarning, find_conflicts
 from pilothouse.options.options import (
@@ -31,11 +32,10 @@ from pilothouse.options.options import (
     VARIABLES,
     make_layer,
     read_environ,
+    show_options,
 )
 from pilothouse.options.permission_facts import PermissionFacts
-from pilothouse.options.signatures import show_options
 from pilothouse.options.table import VARIABLE_PREFIX
-from pilothouse.similar_names import find_similar_name
 from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports.base import CANNOT_PREWARM, TransportFactory
 

@@ -21,17 +21,16 @@ from msgspec.structs import replace
 
 from pilothouse.client.budgets import SessionBudget, check_remaining, limit_to_remaining
 from pilothouse.client.costs import CostTracker
-from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
+from pilothouse.client.custom_tools import ToolBridge, are_same_tools, make_custom_tools
 from pilothouse.client.handlers import RequestHandlers, make_handlers, make_replacement_handlers
 from pilothouse.client.launch import make_launch, make_limits, make_transport
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.observation import SessionObservation
 from pilothouse.client.result import make_refusal_error
 from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
-from pilothouse.client.tool_bridge import ToolBridge
 from pilothouse.engine import HandlerSet, call_in_loop, running_loop, spawn
 from pilothouse.engine.child import ChildRun
-from pilothouse.engine.subscriptions import Subscriptions
+from pilothouse.engine.router import Subscriptions
 from pilothouse.errors import (
     CLIExitedError,
     ControlError,

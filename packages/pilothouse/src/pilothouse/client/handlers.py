@@ -14,8 +14,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from pilothouse.callbacks import CallbackWrapper, wrap_callbacks
-from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
-from pilothouse.client.tool_bridge import ToolBridge, make_bridge
+from pilothouse.client.custom_tools import TOOL_SERVER, ToolBridge, allowed_tools_for, log_tool_failure, make_bridge
 from pilothouse.engine import HandlerSet, RequestHandler, SendControl
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for

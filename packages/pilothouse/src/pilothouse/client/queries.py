@@ -1,4 +1,4 @@
-"""`Query`: one prompt being answered.
+"""`Query`: one prompt being answered; and `Steering`, words for a turn that runs, and what became of them.
 
 A query can be awaited, iterated over, or both. It decides what is sent, which middlewares stand around its run, and how
 the answer is read; `launch` makes the child, and the engine knows what happens on the wire. The child belongs to a task
@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, get_args
 from uuid import uuid4
 
 import anyio
@@ -24,6 +24,7 @@ from msgspec import Struct
 from pilothouse.callbacks import check_signature
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import CostTracker
+from pilothouse.client.custom_tools import ToolBridge
 from pilothouse.client.event_reader import EventReader, TextReader
 from pilothouse.client.handlers import make_handlers
 from pilothouse.client.launch import known_environ, make_own_run
@@ -32,10 +33,8 @@ from pilothouse.client.middleware import Middleware, change_prompts, make_custom
 from pilothouse.client.observation import make_observation
 from pilothouse.client.prompt import Prompt, check_text, make_steering_prompt, prepare_prompts
 from pilothouse.client.result import CONNECTION_FAILED, OutputT, QueryResult, make_result_error
-from pilothouse.client.retry import QueryRetry
-from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
+from pilothouse.client.retry import QueryRetry, SharedRateLimits
 from pilothouse.client.structured_output import OutputValidator, make_output_validator
-from pilothouse.client.tool_bridge import ToolBridge
 from pilothouse.engine import Prompts, QueryRun, call_in_loop, running_loop, spawn
 from pilothouse.engine.run import RunState
 from pilothouse.errors import AuthenticationError, Interrupted, PilothouseError, SessionClosedError, UsageError
@@ -45,8 +44,8 @@ from pilothouse.options import Options, render
 from pilothouse.tracebacks import make_exc_info, user_class
 
 if TYPE_CHECKING:
-    from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.events import QueryEvent
+
 
 T = TypeVar("T")
 
@@ -611,3 +610,68 @@ def _warn_of_joined_prompts(count: int) -> None:
         "prompt, or let the iterable wait for the result of one prompt before it gives the next",
         count,
     )
+
+
+SteerTime = Literal["next", "now"]
+LateWords = Literal["ask", "return"]
+SteerOutcome = Literal["taken", "next_turn", "query", "returned"]
+
+_CHOICES: Final = {"when": get_args(SteerTime), "if_late": get_args(LateWords)}
+
+
+class Steering:
+    """Words that were given to a query while it works. Made by `Query.steer` and `Session.steer`."""
+
+    def __init__(
+        self, query: Query[Any] | None, run: QueryRun | None = None, uuid: str = "", before: int | None = None
+    ) -> None:
+        self._query = query
+        self._run = run
+        self._uuid = uuid
+        self._before = before
+
+    def __repr__(self) -> str:
+        return f"<Steering of {self._query!r}>"
+
+    @property
+    def id(self) -> str:
+        """Id of the words as a prompt, by which Claude Code's messages name them; "" where they became none."""
+        return self._uuid or ("" if self._query is None else self._query.id)
+
+    @property
+    def query(self) -> Query[Any] | None:
+        """The query that the words were given to, or that was made of them; None: neither."""
+        return self._query
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the words were given to a turn."""
+        return self._before is not None
+
+    async def outcome(self) -> SteerOutcome:
+        """Wait until Claude Code has said what became of the words.
+
+        Returns:
+            "taken": the turn that ran has them, from its next request to the model on. "next_turn": that turn had
+            ended, by itself or for them (`when="now"`), and the query went on with them. "query": no turn ran, so
+            they became a query of the session, `query`. "returned": nobody has them.
+        """
+        if self._run is None:
+            return "returned" if self._query is None else "query"
+        if self._before is None:
+            return "returned"
+        taken = await self._run.wait_taken(self._uuid)
+        if taken is None:
+            return "returned"
+        return "taken" if taken == self._before else "next_turn"
+
+
+def check_choices(**given: str) -> None:
+    """Check `when` and `if_late`.
+
+    Raises:
+        UsageError: not one of the values.
+    """
+    for name, value in given.items():
+        if value not in _CHOICES[name]:
+            raise UsageError(f"{name}: expected {' or '.join(map(repr, _CHOICES[name]))}, got {value!r}")

@@ -33,28 +33,26 @@ from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_handlers
 from pilothouse.client.launch import make_launch, make_limits
 from pilothouse.client.logins import ClaudeLogin, LoginAccount, begin_claude_login
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.queries import OnMessage, Query, SessionPart
+from pilothouse.client.queries import LateWords, OnMessage, Query, SessionPart, Steering, SteerTime, check_choices
 from pilothouse.client.result import OutputT
-from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.structured_output import OutputSchema, make_output_validator
 from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
 from pilothouse.engine.failures import self_wait_error
+from pilothouse.engine.router import MessageSubscription
 from pilothouse.engine.run import QueryRun
-from pilothouse.engine.subscriptions import MessageSubscription
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
 from pilothouse.options.isolation import IsolationReport, isolation_report
-from pilothouse.options.options import make_layer
-from pilothouse.options.signatures import show_options
+from pilothouse.options.options import make_layer, show_options
 from pilothouse.permissions.approvals import AskView
 from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
     from pilothouse.client.middleware import Middleware
-    from pilothouse.client.rate_limits import SharedRateLimits
+    from pilothouse.client.retry import SharedRateLimits
     from pilothouse.options import OptionsBuilder
 
 

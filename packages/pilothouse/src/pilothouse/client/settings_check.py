@@ -2,7 +2,7 @@
 
 The CLI goes on without a part of its settings that it cannot read, or without all of them, and says so only when asked.
 A deny rule would be gone without a word. `SettingsCheck` asks, and raises; what it compares is in
-`options.lost_settings`. Nothing is asked if no settings were sent.
+`options.cli_settings`. Nothing is asked if no settings were sent.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from pilothouse.engine import HandlerSet, RequestControl
 from pilothouse.errors import ControlError, ControlTimeout, SettingsError
+from pilothouse.hints import find_similar_name
 from pilothouse.hooks import HOOK_EVENTS
 from pilothouse.options import Invocation, Options
-from pilothouse.options.lost_settings import (
+from pilothouse.options.cli_settings import (
     LostSetting,
     SettingPath,
     as_mapping,
@@ -34,7 +35,6 @@ from pilothouse.options.lost_settings import (
 )
 from pilothouse.options.permission_rules import has_blank_in_name, split_rule
 from pilothouse.options.secrets import Redactor, invocation_secrets, mask
-from pilothouse.similar_names import find_similar_name
 from pilothouse.transports.base import find_facts
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.discovery import parse_version

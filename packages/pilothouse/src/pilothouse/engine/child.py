@@ -19,8 +19,7 @@ from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.extensions import HandlerSet
 from pilothouse.engine.failures import is_start_failure, missing_result_error
 from pilothouse.engine.limits import QueryLimits, idle_timeout_error
-from pilothouse.engine.router import MessageRouter
-from pilothouse.engine.subscriptions import Subscriptions
+from pilothouse.engine.router import MessageRouter, Subscriptions
 from pilothouse.engine.tasks import OwnedTask, spawn
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError

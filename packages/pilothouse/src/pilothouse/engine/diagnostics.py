@@ -31,7 +31,7 @@ from pilothouse.messages import (
 )
 from pilothouse.options import Invocation
 from pilothouse.options.credentials import find_provider
-from pilothouse.options.denials import describe_denial, was_denied_without_asking
+from pilothouse.options.permission_facts import describe_denial, was_denied_without_asking
 from pilothouse.options.secrets import mask, mask_text
 from pilothouse.transports import Transport
 from pilothouse.transports.concurrency import run_blocking

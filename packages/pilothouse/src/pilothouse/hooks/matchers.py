@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 
 from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import ControlError, UsageError
+from pilothouse.hints import find_similar_name
 from pilothouse.hooks.events import (
     EVENT_NAME_KEY,
     HOOK_EVENTS,
@@ -27,7 +28,6 @@ from pilothouse.hooks.events import (
 )
 from pilothouse.hooks.outputs import HookOutput, encode_output, make_refusal
 from pilothouse.protocol.control_frames import merge_hook_outputs
-from pilothouse.similar_names import find_similar_name
 from pilothouse.tracebacks import make_exc_info
 from pilothouse.transports.discovery import parse_version
 

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct, field
 
 from pilothouse.errors import UsageError
+from pilothouse.hints import find_similar_name
 from pilothouse.hooks.events import HOOK_EVENTS, HookEventSpec, RefusalFormat, find_refusal_format, is_gate
 from pilothouse.protocol import encode_line
-from pilothouse.similar_names import find_similar_name
 
 
 class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

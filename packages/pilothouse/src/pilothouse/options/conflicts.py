@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from pilothouse.hints import find_similar_name
 from pilothouse.options.permission_facts import (
     NEEDS_PERSON,
     TOOLS,
@@ -27,7 +28,6 @@ from pilothouse.options.permission_rules import (
     normalize_mcp_rule,
     split_rule,
 )
-from pilothouse.similar_names import find_similar_name
 
 ASKED_GROUPS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("default", "acceptEdits"), frozenset({"read", "edit", "command", "reach", "serve"})),

@@ -1,23 +1,22 @@
 """`Options`: an immutable set of settings, validated when it is created.
 
-Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, and what may be set in a
-configuration file and in `PILOTHOUSE_*` variables. `values`, `renderer` and `presets` do the work of the methods. Must
-not do I/O.
+Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, the presets, function
+signatures that list every option (for notebooks, editors and `help()`), and what may be set in a configuration file and
+in `PILOTHOUSE_*` variables. `values` and `renderer` do the work of the methods. Must not do I/O.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
 from pilothouse.errors import OptionsError
-from pilothouse.options.presets import PresetName, get_preset
+from pilothouse.hints import find_similar_name
 from pilothouse.options.renderer import render_cli_args, render_env
 from pilothouse.options.settings import OptionAttributes, OptionSetters, Settings
-from pilothouse.options.signatures import show_options
 from pilothouse.options.table import TABLE, Option
-from pilothouse.options.unknown_options import make_unknown_option_error
 from pilothouse.options.value_types import copy_value
 from pilothouse.options.values import (
     DEFAULT_ORIGIN,
@@ -27,9 +26,53 @@ from pilothouse.options.values import (
     check_combination,
     check_conflicts,
     format_options,
+    make_unknown_option_error,
     validate_value,
 )
 from pilothouse.tracebacks import hide_arguments, user_class
+
+if TYPE_CHECKING:
+    from pilothouse.options.settings import Settings
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def show_options(function: F) -> F:
+    """Give a function a signature that lists all options instead of `**settings`."""
+    found = inspect.signature(function)
+    own = {name: p for name, p in found.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    options = [_make_parameter(option) for option in TABLE.values() if option.name not in own]
+    function.__signature__ = found.replace(parameters=[*own.values(), *options])  # type: ignore[attr-defined]
+    return function
+
+
+def _make_parameter(option: Option) -> inspect.Parameter:
+    default = None if option.secret else option.default
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option.accepted_type
+    )
+
+
+def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Give the decorated function the signature of `original`, which it must accept when called."""
+
+    def copy(counterpart: Any) -> Any:
+        returns = inspect.signature(counterpart).return_annotation
+        counterpart.__signature__ = inspect.signature(original).replace(return_annotation=returns)
+        return counterpart
+
+    return copy
+
+
+def copy_method_signature(
+    original: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Do the same as `copy_signature` for methods; `self` stays that of the decorated method."""
+    copy: Any = copy_signature(original)
+    return copy
 
 
 @user_class
@@ -322,3 +365,35 @@ def _parse_variable(option: Option, variable: str, text: str) -> Any:
     except ValueError as error:
         shown = "" if option.secret else f": {error}"
         raise OptionsError(f"{variable}: cannot be read as option {option.name!r}{shown}", option=option.name) from None
+
+
+PresetName: TypeAlias = Literal["read_only", "edit", "full", "untrusted_repository"]
+
+PRESETS: dict[str, Settings] = {
+    "read_only": {"tools": ["Read", "Glob", "Grep"], "allowed_tools": [], "permission_mode": "default"},
+    "edit": {
+        "tools": ["Read", "Glob", "Grep", "Edit", "Write", "NotebookEdit", "Bash"],
+        "allowed_tools": ["Edit(**)"],
+        "permission_mode": "default",
+    },
+    "full": {"tools": "default", "allowed_tools": [], "permission_mode": "bypassPermissions"},
+    "untrusted_repository": {
+        "setting_sources": ["user"],
+        "strict_mcp_config": True,
+        "permission_mode": "default",
+        # In `managed_settings`, `settings` of the caller add to them and do not replace them. Without the rule, the CLI
+        # runs `git status` unasked, and git runs programs that the configuration of the repository names.
+        "managed_settings": {"disableSkillShellExecution": True, "permissions": {"ask": ["Bash(git:*)"]}},
+    },
+}
+"""The settings of each preset."""
+
+
+def get_preset(name: str) -> Settings:
+    """Return the settings of a preset. Raises OptionsError if there is no such preset."""
+    settings = PRESETS.get(name)
+    if settings is None:
+        near = find_similar_name(str(name), PRESETS, 0.5)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise OptionsError(f"there is no preset {name!r}{hint} ({', '.join(PRESETS)})")
+    return settings

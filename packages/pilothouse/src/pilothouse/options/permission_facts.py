@@ -1,6 +1,7 @@
 """What options say about permissions: rules, the permission mode, who decides, and which tools the model has.
 
-Pure. `conflicts` warns of what makes no sense in them, and `pilothouse_policy` reports what becomes of each call.
+Also which denials happened because nobody could be asked, and which options help. Pure. `conflicts` warns of what makes
+no sense in the options, and `pilothouse_policy` reports what becomes of each call.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import msgspec
 from msgspec import Struct
 
+from pilothouse.hints import find_similar_name
+from pilothouse.messages import PermissionDeniedMessage
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options.permission_rules import (
     BEHAVIORS,
@@ -25,10 +28,10 @@ from pilothouse.options.permission_rules import (
     normalize_mcp_name,
     split_rule,
 )
-from pilothouse.similar_names import find_similar_name
 
 if TYPE_CHECKING:
     from pilothouse.options.options import Options
+
 
 TOOLS: dict[str, str] = {
     **dict.fromkeys(("Read", "Glob", "Grep"), "read"),
@@ -332,3 +335,22 @@ def suggest_tool(name: str) -> str | None:
         return None
     near = find_similar_name(name.lower(), _TOOLS_BY_LOWER_NAME, 0.85)
     return _TOOLS_BY_LOWER_NAME[near] if near is not None else None
+
+
+# Reason types of denials by a rule, mode, hook or classifier: no approver was missing.
+_DECIDED_TYPES: Final = frozenset({"classifier", "hook", "mode", "rule"})
+_RULE_DENIAL_TEXT: Final = "has been denied"  # in the message, where the reason belongs to a part of a command
+_OPTION_HINTS: Final = {"AskUserQuestion": "on_question=…", "ExitPlanMode": "on_plan=…"}
+
+
+def was_denied_without_asking(message: PermissionDeniedMessage) -> bool:
+    """Whether the CLI would have requested permission if there were an approver."""
+    kind = message.decision_reason_type
+    return kind not in _DECIDED_TYPES and not (kind == "subcommandResults" and _RULE_DENIAL_TEXT in message.message)
+
+
+def describe_denial(tool_name: str) -> str:
+    """Say that the tool was denied, and which options would have let it run."""
+    ways = f'permission_mode="acceptEdits" (for edits), allowed_tools=["{tool_name}"] or can_use_tool=…'
+    options = _OPTION_HINTS.get(tool_name, ways)
+    return f"the tool {tool_name} was denied, because no function decides permissions; set {options}"

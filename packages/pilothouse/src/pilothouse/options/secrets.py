@@ -11,10 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pilothouse.errors import LineDecodeError
+from pilothouse.messages.json_lines import decode_line, encode_json
 
 if TYPE_CHECKING:
     from pilothouse.options.invocation import Invocation
+
 
 MASK = "[redacted]"
 MIN_SECRET_CHARS = 6
@@ -428,3 +432,29 @@ def _encode_forms(line: str) -> Iterator[str]:
     if len(whole) >= MIN_SECRET_CHARS:
         yield base64.b64encode(whole).decode()
         yield base64.urlsafe_b64encode(whole).decode()
+
+
+_MARKS: Final = (b'"control_response"', b'"sources"')
+
+
+def hide_settings(line: bytes) -> bytes:
+    """Return a line of output as it may be stored: with possible keys masked, if it is the answer to `get_settings`.
+
+    That answer holds the variables and keys of the user's files. A client asks for it whenever it sends settings, so it
+    is in recordings and journals that nobody looks through.
+
+    Args:
+        line: without the newline. An answer that is cut off becomes empty.
+    """
+    if not all(mark in line for mark in _MARKS):
+        return line
+    try:
+        frame: Any = decode_line(line)
+    except LineDecodeError:
+        return b""
+    response: Any = cast("dict[str, Any]", frame).get("response") if isinstance(frame, dict) else None
+    answer: Any = cast("dict[str, Any]", response).get("response") if isinstance(response, dict) else None
+    if not isinstance(answer, Mapping) or "sources" not in answer:
+        return line
+    response["response"] = mask(cast("Mapping[str, Any]", answer))
+    return encode_json(frame)

@@ -15,9 +15,9 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
+from pilothouse.hints import find_similar_name
 from pilothouse.messages.json_lines import to_plain_scalar
 from pilothouse.options.secrets import MASK, SECRET_FIELDS, is_secret_name, mask
-from pilothouse.similar_names import find_similar_name
 
 MAX_SHOWN_CHARS = 80  # of a value that an error repeats
 _MAX_PARSED_CHARS = 60  # of a text that an error repeats

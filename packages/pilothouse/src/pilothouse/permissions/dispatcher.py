@@ -22,7 +22,7 @@ from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.messages.base import short_repr
 from pilothouse.messages.core import ASKED, SETTLED
-from pilothouse.options.denials import describe_denial
+from pilothouse.options.permission_facts import describe_denial
 from pilothouse.permissions.requests import (
     FAILED_MESSAGE,
     NO_APPROVER_MESSAGE,

@@ -39,12 +39,11 @@ from pilothouse.client.controls import (
 from pilothouse.client.costs import SessionCost
 from pilothouse.client.logins import LoginAccount
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.queries import OnMessage, QueryState
+from pilothouse.client.queries import LateWords, OnMessage, QueryState, SteerOutcome, SteerTime
 from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.client.sessions import SessionState
-from pilothouse.client.steering import LateWords, SteerOutcome, SteerTime
 from pilothouse.options import Options, Settings
-from pilothouse.options.signatures import show_options
+from pilothouse.options.options import show_options
 from pilothouse.permissions.approvals import AskView
 from pilothouse.sync.wrappers import (
     AgentWrapper,

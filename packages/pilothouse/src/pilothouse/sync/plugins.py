@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pilothouse.options.signatures import copy_method_signature
+from pilothouse.options.options import copy_method_signature
 from pilothouse.plugins import Plugins as AsyncPlugins
 from pilothouse.sync.portal import get_portal, make_blocking
 

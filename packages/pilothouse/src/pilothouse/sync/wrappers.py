@@ -33,10 +33,9 @@ from pilothouse import client
 from pilothouse.callbacks import check_signature
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import MessageIterator as AsyncReading
-from pilothouse.client.queries import OnMessage
+from pilothouse.client.queries import OnMessage, Steering
 from pilothouse.client.result import OutputT, QueryResult
-from pilothouse.client.steering import Steering
-from pilothouse.engine.subscriptions import MessageSubscription as AsyncListener
+from pilothouse.engine.router import MessageSubscription as AsyncListener
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import Options

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
-from pilothouse.tools.builtin_call import Call as Call
 from pilothouse.tools.builtin_generated import *  # noqa: F403
 from pilothouse.tools.builtin_generated import TYPED_TOOLS, BuiltinCall
+from pilothouse.tools.calls import Call as Call
 
 
 class _Asked(Protocol):

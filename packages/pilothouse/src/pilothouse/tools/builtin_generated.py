@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
-from pilothouse.tools.builtin_call import Call
+from pilothouse.tools.calls import Call
 
 
 class AgentOutputCompletedContent(TypedDict):

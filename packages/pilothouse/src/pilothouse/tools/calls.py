@@ -1,4 +1,4 @@
-"""One tool call: its context, its errors, and the report of a failed one.
+"""One tool call: its context, its errors, and the report of a failed one; and `Call`, of a tool of Claude Code.
 
 Knows no schemas, servers or wire format: the code that makes a `ToolContext` supplies the function that sends progress
 reports.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from anyio import from_thread
@@ -133,3 +133,22 @@ class ToolFailure(msgspec.Struct, frozen=True, kw_only=True):
     error: ToolError
     server_name: str | None = None
     tool_use_id: str | None = None
+
+
+NameT = TypeVar("NameT", bound=str)
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+
+
+class Call(NamedTuple, Generic[NameT, InputT, OutputT]):
+    """A call of a tool of Claude Code.
+
+    Args:
+        name: of the tool.
+        input: its input. It is not checked: a model may send anything.
+        output: what it returned, as hooks get it; None before it has run.
+    """
+
+    name: NameT
+    input: InputT
+    output: OutputT | None = None

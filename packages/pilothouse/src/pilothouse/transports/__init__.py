@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.options.secrets import hide_settings as hide_settings
 from pilothouse.transports.base import Delivery as Delivery
 from pilothouse.transports.base import ExitInfo as ExitInfo
 from pilothouse.transports.base import Health as Health
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pilothouse.transports.memory import InProcessTransport as InProcessTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
-    from pilothouse.transports.settings_answer import hide_settings as hide_settings
 
 
 # Loaded lazily: a query needs no transport in memory.
@@ -36,6 +36,5 @@ __getattr__, __dir__ = make_lazy_exports(
     __name__,
     {
         "memory": "InProcessTransport MemoryPeer MemoryTransport",
-        "settings_answer": "hide_settings",
     },
 )

@@ -1,4 +1,4 @@
-"""Finds the `claude` executable, and installs it before the first query if need be.
+"""Finds the `claude` executable, installs it before the first query if need be, and finds its key or login.
 
 No program is started to find one. The init message of a query says which version runs, and `warn_if_old` warns of an
 old one. `find_cli` blocks, but is cheap: call it off the event loop.
@@ -24,9 +24,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from pilothouse.errors import CLINotFoundError, ProvisionError
+from pilothouse.options.credentials import CREDENTIAL_VARIABLES
 from pilothouse.options.value_types import FALSE_WORDS
 from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
 from pilothouse.transports.concurrency import run_blocking, run_cancellable
@@ -293,3 +296,37 @@ def _log_stage(directory: str, stage: str, total: int | None) -> None:
         )  # fmt: skip
     elif stage == "wait":
         _log.info("waiting for another installation of Claude Code %s into %s", PINNED_VERSION, directory)
+
+
+_SETTINGS = ("apiKeyHelper", *CREDENTIAL_VARIABLES)
+
+
+def get_claude_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory of Claude Code's own settings and login."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.join(home, ".claude"))
+
+
+def find_key(environ: Mapping[str, str]) -> str | None:
+    """Say where Claude Code finds a key or a login, without its value; None if it finds none. Blocking.
+
+    On macOS a login is in the keychain, where this does not look.
+
+    Args:
+        environ: the environment of the child.
+    """
+    if (variable := next((name for name in CREDENTIAL_VARIABLES if environ.get(name, "").strip()), None)) is not None:
+        return f"{variable} is set"
+    home = get_claude_directory(environ)
+    state = home if environ.get("CLAUDE_CONFIG_DIR") else home.parent  # where a Console account's key is
+    places = (
+        (home / ".credentials.json", ("claudeAiOauth",), f"a login is stored in {home}"),  # beside those at MCP servers
+        (state / ".claude.json", ("primaryApiKey",), f"the key of a login is stored in {state / '.claude.json'}"),
+        (home / "settings.json", _SETTINGS, f"{home / 'settings.json'} says where to get one"),
+    )
+    for path, names, found in places:
+        with suppress(OSError):
+            text = path.read_text("utf-8", "replace")
+            if any(f'"{name}"' in text for name in names):
+                return found
+    return None
