@@ -230,7 +230,7 @@ CASES: tuple[Case, ...] = (
         },
         samples=FEW,
         metrics={"wall": "ms", "cpu": "ms"},
-        goals=(Goal("wall", INCUMBENT, 0.75), Goal("wall", FLOOR, 1.15), Goal("cpu", FLOOR, 1.2)),
+        goals=(Goal("wall", INCUMBENT, 1.5), Goal("wall", FLOOR, 2.2), Goal("cpu", FLOOR, 2.4)),
     ),
     Case(
         name="idle",
@@ -294,9 +294,10 @@ CASES: tuple[Case, ...] = (
         metrics={"wall": "ms", "statement": "ms"},
         goals=(Goal("wall", INCUMBENT, 0.35),),
     ),
-    _asked("control", "control request", 0.8, "hold"),
-    _asked("hook", "hook", 0.8),
-    _asked("permission", "permission", 0.8),
+    # Why a hook takes longer than in other clients: docs/decisions/plain-requests.md.
+    _asked("control", "control request", 1.0, "hold"),
+    _asked("hook", "hook", 1.6),
+    _asked("permission", "permission", 1.4),
     _asked("tool", "in-process tool call", 1 / 10),
     _parsed("text", "text without tags", 1, LARGE_PIECE),
     _parsed("text", "text without tags", LARGE_MB, LARGE_PIECE, Goal("wall", FLOOR, 3)),

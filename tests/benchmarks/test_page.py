@@ -60,7 +60,7 @@ def test_the_results_have_every_case() -> None:
 @pytest.mark.parametrize(
     ("wall", "left_out", "words"),
     [
-        (2.0, {}, ["2 of 3 goals are missed:", "- **hundreds of queries at once**, time: 2 x the floor"]),
+        (3.0, {}, ["2 of 3 goals are missed:", "- **hundreds of queries at once**, time: 3 x the floor"]),
         (1.0, {"search": "no rg"}, ["None of 3 goals are missed.", "350 MB of transcripts, searched (no rg)"]),
     ],
     ids=["missed", "met"],

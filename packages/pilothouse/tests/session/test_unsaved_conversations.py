@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
+from pilothouse.engine import diagnostics
 from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
@@ -133,3 +134,18 @@ async def test_a_full_disk_is_logged(
     await ask(fake, kind, config_dir)
     (text,) = warned()
     assert "the disk is full" in text
+
+
+async def test_a_writable_directory_is_looked_at_once_a_minute(
+    fake: FakeCLI, config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(diagnostics, "_find_save_problem", lambda projects, session_id: looks.append(projects))
+    for _ in range(2):
+        await ask(fake, "alone", config_dir)
+    assert looks == [str(config_dir / "projects")]
+    monkeypatch.setattr(diagnostics, "_SAVE_CHECK_SECONDS", 0.0)
+    diagnostics._next_save_checks.clear()
+    for _ in range(2):
+        await ask(fake, "alone", config_dir)
+    assert len(looks) == 3

@@ -9,6 +9,7 @@ import logging
 import pickle
 import tempfile
 from collections import deque
+from itertools import chain
 from typing import IO, TypeAlias
 
 import anyio
@@ -109,10 +110,12 @@ class MessageBuffer:
             self._arrived.set()
 
     async def get(self) -> Batch:
-        """Wait for the next batch; returns it with its size in bytes, and an empty batch at the end.
+        """Wait for messages; returns all that are in memory with their size in bytes, and no messages at the end.
+
+        One at a time, a consumer in another thread would fall behind, and most messages would go through the file.
 
         Raises:
-            BaseException: the error given to `end`, after all batches, at every call.
+            BaseException: the error given to `end`, after all messages, at every call.
         """
         while not self._next:
             if self._stored_batches or self._newest:
@@ -125,9 +128,10 @@ class MessageBuffer:
                 if self._arrived is None:  # tasks that read together share the event
                     self._arrived = anyio.Event()
                 await self._arrived.wait()
-        batch, size = self._next.popleft()
-        self._next_bytes -= size
-        return batch, size
+        size, batches = self._next_bytes, [batch for batch, _ in self._next]
+        self._next.clear()
+        self._next_bytes = 0
+        return list(chain.from_iterable(batches)), size
 
     async def _refill(self) -> None:
         async with self._file_lock:

@@ -187,7 +187,7 @@ class ChildRun(OwnedTask):
                     self.start_task(self._watch_start)
                 self._transport_runs.set()
                 await self._read()
-                self._tasks.cancel_scope.cancel()
+                self._tasks.cancel_scope.cancel("the child has ended")
         finally:
             self._tasks = None
             with anyio.CancelScope(shield=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -71,6 +72,7 @@ _LOST_REASONS: Final = {
     "ENOSPC": "the disk is full; free some space",
     "EDQUOT": "the disk quota is used up; free some space",
 }
+_SAVE_CHECK_SECONDS: Final = 60.0  # until a directory that could be written is looked at again
 _READERS: Final = frozenset({"Read", "Bash"})
 _ANSWERS: Final = frozenset({AssistantMessage, StreamEvent})
 
@@ -213,8 +215,9 @@ class Diagnostics:
         if message.session_id in (None, self._checked_session):
             return
         self._checked_session = message.session_id
-        projects = self._find_projects_directory()
-        if projects is not None:
+        projects, now = self._find_projects_directory(), time.monotonic()
+        if projects is not None and now >= _next_save_checks.get(projects, 0.0):
+            _next_save_checks[projects] = now + _SAVE_CHECK_SECONDS  # queries that end together look once
             self._start_task(partial(self._warn_unsaved, projects, message.session_id))
 
     def _find_projects_directory(self) -> str | None:
@@ -232,6 +235,8 @@ class Diagnostics:
         problem: str | None = None
         with anyio.CancelScope(shield=True):  # the child may exit meanwhile
             problem = await run_blocking(_find_save_problem, projects, session_id)
+        if problem is not None:
+            _next_save_checks.pop(projects, None)
         if problem is not None and not self._has_warned_unsaved:
             self._has_warned_unsaved = True
             log.warning(
@@ -274,6 +279,10 @@ class Diagnostics:
         AssistantMessage: _on_assistant,
         UserMessage: _on_user,
     }
+
+
+_next_save_checks: dict[str, float] = {}
+"""When to look again whether children can save conversations, by the directory."""
 
 
 def _describe_retry(retry: ApiRetryMessage, api: str) -> str:

@@ -510,7 +510,7 @@ class QueryRun(OwnedTask):
             self._started.set()
             async with anyio.create_task_group() as self._tasks:
                 await self._run_until_ended(child)
-                self._tasks.cancel_scope.cancel()
+                self._tasks.cancel_scope.cancel("the query is over")
             if self.turn.is_alone and self.failure is None:
                 await child.let_exit()
 

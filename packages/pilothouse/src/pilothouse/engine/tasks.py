@@ -80,7 +80,7 @@ class OwnedTask(ABC):
         """End it now, from any task of the loop. `wait_finished` waits until everything is released."""
         self._stopped = True
         if self._scope is not None:
-            self._scope.cancel()
+            self._scope.cancel("stopped")
 
     async def wait_finished(self) -> None:
         """Wait until it has ended and released everything. A call from inside the task returns at once."""

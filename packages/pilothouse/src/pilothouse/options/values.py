@@ -43,8 +43,9 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Check as `check_combination` does, but ignore what is missing: a lower layer may have it."""
+    given = {name for name in values if _is_set(values, name)}  # few, and every layer is checked
     for conflict in CONFLICTS:
-        if _is_set(values, conflict.first) and _is_set(values, conflict.second) and conflict.applies(values):
+        if conflict.first in given and conflict.second in given and conflict.applies(values):
             names = (conflict.first, conflict.second)
             sources = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
             raise OptionsError(

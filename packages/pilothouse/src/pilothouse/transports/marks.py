@@ -87,10 +87,12 @@ def remove_mark(pid: int) -> None:
 
 def _read_limit(pid: int) -> int:
     """Return the limit of a process; a negative number if there is none, or no such process."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-            return resource.prlimit(pid, resource.RLIMIT_RSS)[0]
-    return -1
+    if sys.platform != "linux":
+        return -1
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_RSS)[0]
+    except OSError:  # it has ended, or belongs to another user
+        return -1
 
 
 _warned: set[str] = set()
