@@ -1,4 +1,4 @@
-"""A prompt cache as the API has it, for a scripted model: answers whose usage says what was read and written."""
+"""A scripted model with a prompt cache as the API has it: the usage in its answers says what was read and written."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pilothouse_testing import Reply, ScriptedModel, Text, ToolUse
-from pilothouse_testing.script import RecordedRequest
+from pilothouse_testing import RecordedRequest, Reply, ScriptedModel, Text, ToolUse
+
+LOOKBACK = 20
+LIFETIME = 300
 
 
-class PromptCache:
-    """Keeps the prefixes at marked blocks. A prefix is found up to 20 blocks before a mark, as long as it lives."""
+class Clock:
+    """A time in seconds that a test sets."""
 
-    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class CachingModel:
+    """Answers "ok", and keeps the prefixes at marked blocks. A prefix is found up to 20 blocks before a mark."""
+
+    def __init__(self, model: ScriptedModel, clock: Clock) -> None:
+        self.model = model
         self.clock = clock
         self.entries: dict[str, float] = {}
+        model.default = self.answer(Text("ok"))
+        model.on(side="compact", reply=self.answer(Text("They talked.")))
 
     def answer(self, *parts: Text | ToolUse) -> Callable[[RecordedRequest], Reply]:
         return lambda request: Reply(parts=list(parts), usage=self.usage(request.body))
@@ -25,10 +40,10 @@ class PromptCache:
         prefixes = ["\n".join(blocks[: n + 1]) for n in range(len(blocks))]
         now = self.clock()
         live = {prefix for prefix, until in self.entries.items() if until >= now}
-        found = [n for mark in marks for n in range(max(0, mark - 20), mark + 1) if prefixes[n] in live]
+        found = [n for mark in marks for n in range(max(0, mark - LOOKBACK + 1), mark + 1) if prefixes[n] in live]
         read = len(prefixes[max(found)]) // 4 if found else 0
         for prefix in [prefixes[n] for n in (*marks, *found[-1:])]:
-            self.entries[prefix] = now + 300
+            self.entries[prefix] = now + LIFETIME
         whole = len(prefixes[marks[-1]]) // 4 if marks else 0
         return {
             "cache_read_input_tokens": read,
@@ -54,10 +69,3 @@ def _list_blocks(body: Any) -> tuple[list[str], list[int]]:
 
 def _as_blocks(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def caching(model: ScriptedModel, clock: Callable[[], float] = lambda: 0.0) -> PromptCache:
-    """Give a model a cache, and the answer "ok"."""
-    cache = PromptCache(clock)
-    model.default = cache.answer(Text("ok"))
-    return cache
