@@ -7,8 +7,9 @@ import logging
 import pickle
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,7 +37,7 @@ def upstream() -> Iterator[Upstream]:
 
 
 @asynccontextmanager
-async def open_doctor(upstream: Upstream) -> AsyncIterator[tuple[CacheDoctor, str, httpx2.AsyncClient]]:
+async def open_doctor(upstream: Upstream) -> AsyncGenerator[tuple[CacheDoctor, str, httpx2.AsyncClient]]:
     """A doctor, the address at which it stands for the upstream, and a client."""
     async with CacheDoctor() as doctor, httpx2.AsyncClient(timeout=20) as client:
         agent = doctor.attach(ph.Agent(base_url=upstream.url, inherit_env=False))
@@ -89,12 +90,12 @@ async def test_each_piece_of_a_stream_passes_at_once(upstream: Upstream) -> None
     async with (
         open_doctor(upstream) as (doctor, url, client),
         client.stream("POST", f"{url}/v1/messages", content=BODY) as answer,
+        aclosing(answer.aiter_raw()) as pieces,
     ):
-        pieces = answer.aiter_raw()
         assert await anext(pieces) == HEAD
         assert doctor.report().startswith("1 requests"), "the usage is read before the end"
         received.set()
-        assert await anext(pieces) == REST
+        assert [piece async for piece in pieces] == [REST]
 
 
 @pytest.mark.parametrize("place", ["before the head", "in the stream"])
@@ -123,8 +124,6 @@ async def test_a_client_that_leaves_ends_the_request(upstream: Upstream, place: 
 
 def list_connections_to(upstream: Upstream) -> list[str]:
     """The established connections to the upstream, of clients in this process."""
-    from pathlib import Path
-
     port = f":{int(upstream.url.rpartition(':')[2]):04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [line[1] for line in lines if line[2].endswith(port) and line[3] == "01"]
@@ -200,6 +199,10 @@ def find_reachable(start: object) -> Iterator[object]:
         waiting.extend((found.__closure__,) if isinstance(found, FunctionType) else gc.get_referents(found))
 
 
+def find_texts(start: object) -> list[str]:
+    return [str(found) for found in find_reachable(start) if isinstance(found, str | bytes | bytearray)]
+
+
 async def test_no_text_and_no_key_is_kept(upstream: Upstream) -> None:
     body = BODY[:-1] + b',"system":"a confidential prompt","tools":[{"name":"t","description":"a private thing"}]}'
     upstream.pieces = [HEAD, b'data: {"type":"content_block_delta","delta":{"text":"a whispered answer"}}\n\n', REST]
@@ -208,13 +211,13 @@ async def test_no_text_and_no_key_is_kept(upstream: Upstream) -> None:
         for _ in range(2):
             await client.post(f"{url}/v1/messages", content=body, headers={"x-api-key": KEY})
         assert doctor.report().startswith("2 requests")
-        kept = [found for found in find_reachable(vars(doctor)) if isinstance(found, str | bytes | bytearray)]
         # uvicorn has the headers of the last request of a connection, as long as the child holds it open.
-        leaks = [word for word in words[:-1] for text in kept if word in str(text)]
-    after = [str(found) for found in find_reachable(doctor) if isinstance(found, str | bytes | bytearray)]
-    assert "t" in after, "the name of the tool is kept"
-    assert leaks == []
-    assert not [word for word in words for text in (*after, repr(doctor), doctor.report()) if word in text]
+        with anyio.fail_after(5):  # the client has the answer before the relay is done
+            while [word for word in words[:-1] for text in find_texts(vars(doctor)) if word in text]:
+                await anyio.sleep(0.01)
+    kept = [*find_texts(doctor), repr(doctor), doctor.report()]
+    assert "t" in kept, "the name of the tool is kept"
+    assert not [word for word in words for text in kept if word in text]
     assert not [word for word in words if word.encode() in pickle.dumps(doctor.losses)]
 
 
@@ -263,11 +266,7 @@ async def test_the_environment_of_the_agent_is_kept(monkeypatch: pytest.MonkeyPa
     async with CacheDoctor() as doctor:
         own = doctor.attach(ph.Agent(model="opus", env={"A": "1", "GONE": None})).options
         other = doctor.attach(ph.Agent(env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/gateway"})).options
-    assert (own.model, own.env["A"], own.env["GONE"]) == (
-        ["opus"] if isinstance(own.model, list) else "opus",
-        "1",
-        None,
-    )
+    assert (own.model, (own.env or {}).items() >= {"A": "1", "GONE": None}.items()) == ("opus", True)
     assert own.to_env()["ANTHROPIC_BASE_URL"] == own.base_url
     assert own.to_env()["NO_PROXY"] == "intranet,127.0.0.1"
     variable = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,7 +16,7 @@ class Upstream:
         status, headers: of the answers.
         pieces: the body; a function is called in its place, for what it does.
         requests: method, path, headers (names in lower case) and body of each request.
-        left: set once a client has closed its connection before its answer was whole.
+        before_head: called before an answer.
     """
 
     def __init__(self, url: str) -> None:
@@ -26,11 +26,10 @@ class Upstream:
         self.pieces: list[bytes | Callable[[], object]] = []
         self.before_head: Callable[[], object] = bool
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
-        self.left = threading.Event()
 
 
 @contextmanager
-def serve_upstream() -> Iterator[Upstream]:
+def serve_upstream() -> Generator[Upstream]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -55,7 +54,7 @@ def serve_upstream() -> Iterator[Upstream]:
 
         do_GET = do_HEAD = do_POST = answer  # noqa: N815 - names of http.server
 
-        def log_message(self, format: str, *args: Any) -> None: ...
+        def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 - the name of http.server
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import anyio
@@ -127,8 +128,8 @@ class _Request(msgspec.Struct):
     number: int = 0
     usage: Usage = Usage()
 
-    def digests(self, section: _Section) -> Counter[bytes]:
-        return Counter(part.digest for part in self.parts if part.section == section)
+    def digests(self, section: _Section) -> list[bytes]:
+        return [part.digest for part in self.parts if part.section == section]
 
 
 class CacheDoctor:
@@ -161,7 +162,8 @@ class CacheDoctor:
         self._total: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
-        self._relay = Relay(self._observe)
+        with anyio.CancelScope(shield=True):  # else a cancellation would leave its thread behind
+            self._relay = await run_blocking(Relay, self._observe)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -286,19 +288,21 @@ def _strip(block: dict[str, Any]) -> dict[str, Any]:
 def _find_previous(request: _Request, earlier: Sequence[_Request]) -> _Request | None:
     """Return the request that this one continues, or None: side requests, such as those for titles, continue nothing.
 
-    It is the one with the most messages in common; of several, one that has no other messages, so that a conversation
-    may go back to an earlier message, and side questions do not count; else the latest.
+    It is the one with the longest beginning of messages in common; of several, the one with the most messages in
+    common; of several, one without other messages, so that side questions do not count; else the latest.
     """
     messages, tools, system = map(request.digests, ("messages", "tools", "system"))
 
-    def compare(other: _Request) -> tuple[int, bool, int]:
+    def compare(other: _Request) -> tuple[int, int, bool, int]:
         theirs = other.digests("messages")
-        return (messages & theirs).total(), theirs <= messages, other.number
+        common = (Counter(messages) & Counter(theirs)).total()
+        beginning = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(messages, theirs, strict=False)))
+        return beginning, common, common == len(theirs), other.number
 
     if (best := max(earlier, key=compare, default=None)) is None:
         return None
-    is_same_use = bool(tools) == bool(best.digests("tools")) and compare(best)[0] > 0
-    return best if is_same_use or system == best.digests("system") or tools == best.digests("tools") != {} else None
+    is_same_use = bool(tools) == bool(best.digests("tools")) and compare(best)[1] > 0
+    return best if is_same_use or system == best.digests("system") or tools == best.digests("tools") != [] else None
 
 
 def _diagnose(old: _Request, new: _Request) -> CacheLoss | None:
