@@ -56,6 +56,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "Control": (
             "guides/costs-and-budgets.md",
+            "guides/cache-doctor.md",
             "guides/testing-your-agent.md",
         ),
         "Operate": (

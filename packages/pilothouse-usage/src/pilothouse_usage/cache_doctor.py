@@ -60,6 +60,9 @@ KEPT_REQUESTS: Final = 8
 """Requests of a conversation that a new one is compared with: it may go back to an earlier message."""
 KEPT_CONVERSATIONS: Final = 200
 BYTES_PER_TOKEN: Final = 4
+_WRITE_PRICES: Final = {300: 1.25, 3600: 2.0}
+"""By the lifetime in seconds, as multiples of the price of input that is not cached."""
+_READ_PRICE: Final = 0.1
 NOISE: Final = 0.05
 """A loss of a smaller share, without a difference in the prompt, is not reported."""
 FIRST_PARTY: Final = "https://api.anthropic.com"
@@ -114,6 +117,7 @@ class _Part(msgspec.Struct, frozen=True):
     digest: bytes
     size: int
     role: str = ""
+    """Of a message; "" elsewhere."""
     is_summary: bool = False
 
 
@@ -211,9 +215,8 @@ class CacheDoctor:
             share = "Is the agent attached? Do settings files set ANTHROPIC_BASE_URL or a cloud provider?"
         elif not total["read"] + total["written"]:
             share = "The API read and wrote no cache: the prompts are too short, or it has none. Losses are estimates."
-        return "\n- ".join(
-            [f"{total['requests']} requests, {len(losses)} with a lost cache. {share}", *map(str, losses)]
-        )
+        head = f"{total['requests']} requests, {len(losses)} with a lost cache. {share}"
+        return "\n- ".join([head, *map(str, losses)])
 
     def _observe(self, headers: Mapping[str, str], body: bytes) -> Report | None:
         conversation = headers.get("x-claude-code-session-id", ""), headers.get("x-claude-code-agent-id", "")
@@ -246,15 +249,16 @@ class CacheDoctor:
         yield self._make("model", body["model"], "model", body["model"]), None
         for number, tool in enumerate(body.get("tools", ())):
             if not tool.get("defer_loading"):  # else it is no part of the prompt
-                yield self._make("tools", tool["name"], f"tools[{number}]", _strip(tool)), tool.get("cache_control")
+                name = str(tool.get("name") or tool["type"])
+                yield self._make("tools", name, f"tools[{number}]", _strip(tool)), tool.get("cache_control")
         for number, block in enumerate(_get_blocks(body.get("system", ()))):
             # The API takes this block off before it caches the prompt.
             if not block["text"].startswith("x-anthropic-billing-header"):
                 position = f"system[{number}]"
                 yield self._make("system", position, position, _strip(block)), block.get("cache_control")
-        thinking, output = body.get("thinking", {}), body.get("output_config", {})
+        thinking, output = ((body.get(name) or dict[str, Any]()) for name in ("thinking", "output_config"))
         values = (
-            [thinking.get(name) for name in ("type", "budget_tokens")],
+            f"{thinking.get('type')} {thinking.get('budget_tokens')}",
             output.get("effort"),
             body.get("tool_choice"),
         )
@@ -312,10 +316,7 @@ def _diagnose(old: _Request, new: _Request) -> CacheLoss | None:
         return None  # there was nothing to lose, or the API found all of it
     first = next((n for n in range(limit) if n >= len(new.parts) or new.parts[n].digest != old.parts[n].digest), None)
     if first is not None:
-        if all(
-            part.section == "messages" and part.role != "assistant" and not part.is_summary
-            for part in new.parts[first:]
-        ):
+        if all(part.role and part.role != "assistant" and not part.is_summary for part in new.parts[first:]):
             return None  # the conversation went back to an earlier message: what follows is but a new prompt
         cause, part, position = _compare(old.parts, new.parts, first)
     elif new.sent - old.sent > old.lifetime:
@@ -326,9 +327,7 @@ def _diagnose(old: _Request, new: _Request) -> CacheLoss | None:
     else:
         return None
     tokens = lost if is_known else sum(part.size for part in old.parts[first or 0 : limit]) // BYTES_PER_TOKEN
-    factor = (
-        1.25 if old.lifetime == 300 else 2
-    ) / 0.1  # the prices of writing and reading, as multiples of plain input
+    factor = _WRITE_PRICES[old.lifetime] / _READ_PRICE
     return CacheLoss(cause, part, position, tokens, not is_known, factor, new.number, new.conversation)
 
 
