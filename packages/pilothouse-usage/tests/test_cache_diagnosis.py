@@ -201,11 +201,12 @@ async def test_other_requests_of_a_session_are_apart(scripted_model: ScriptedMod
     async with converse(scripted_model, caches=caches) as conversations:
         first = make_body()
         second = go_on(first)
+        side = [{"role": "user", "content": [{"type": "text", "text": "A side question?", "cache_control": MARK}]}]
         sub_agent = {**make_body(), "tools": [make_tool("Bash")], "system": "Search."}
         await conversations.send(first)
         await conversations.send(title)
         await conversations.send(sub_agent, agent="a1")
-        await conversations.send(go_on(first, "A side question?"))
+        await conversations.send({**first, "messages": go_on(first, "A side question?")["messages"][:-2] + side})
         await conversations.send(second)
         await conversations.send({**make_body(), "system": "Other."}, session="t")
         await conversations.send(go_on(sub_agent), agent="a1")

@@ -12,7 +12,7 @@ import pilothouse as ph
 from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
 from pilothouse_usage import CacheDoctor
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 
 @pytest.fixture

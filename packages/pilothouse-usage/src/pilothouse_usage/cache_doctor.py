@@ -219,6 +219,7 @@ class CacheDoctor:
         return "\n- ".join([head, *map(str, losses)])
 
     def _observe(self, headers: Mapping[str, str], body: bytes) -> Report | None:
+        # The CLI names the session, and the sub-agent that asks.
         conversation = headers.get("x-claude-code-session-id", ""), headers.get("x-claude-code-agent-id", "")
         request = _Request(conversation, self._clock(), [], [], 300)
         try:
@@ -252,7 +253,7 @@ class CacheDoctor:
                 name = str(tool.get("name") or tool["type"])
                 yield self._make("tools", name, f"tools[{number}]", _strip(tool)), tool.get("cache_control")
         for number, block in enumerate(_get_blocks(body.get("system", ()))):
-            # The API takes this block off before it caches the prompt.
+            # The CLI's first block belongs to the bill, and not to the prompt.
             if not block["text"].startswith("x-anthropic-billing-header"):
                 position = f"system[{number}]"
                 yield self._make("system", position, position, _strip(block)), block.get("cache_control")
