@@ -15,8 +15,16 @@ from pilothouse_usage import CacheDoctor
 async def main() -> None:
     # To look at your own program: your agent, and no scripted model.
     with ScriptedModel(default="It is fine.") as model:
-        agent = ph.Agent(tools=["Read"], cwd=model.home, env=model.env(), inherit_env=False)
-        async with CacheDoctor() as doctor, doctor.attach(agent).session() as session:
+        agent = ph.Agent(
+            tools=["Read"],
+            cwd=model.home,
+            env=model.env(),
+            inherit_env=False,
+        )
+        async with (
+            CacheDoctor() as doctor,
+            doctor.attach(agent).session() as session,
+        ):
             await session.query("Is app.py fine?")
             await session.query("Are you sure?")
             clock = f"It is {time.ctime()}."

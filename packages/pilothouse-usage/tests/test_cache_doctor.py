@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -79,6 +80,14 @@ PLANTED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = {
 }  # fmt: skip
 
 
+LEDGER = """
+from mcp.server.mcpserver import MCPServer
+ledger = MCPServer("ledger")
+ledger.add_tool(lambda: "42", name="balance", description="The balance.")
+ledger.run()
+"""
+
+
 @pytest.mark.parametrize("case", PLANTED)
 async def test_a_changed_option_is_the_cause(
     case: str, make_agent: Callable[..., ph.Agent], cache: CachingModel, doctor: CacheDoctor
@@ -95,6 +104,22 @@ async def test_a_changed_option_is_the_cause(
     assert (loss.tokens_lost > 0, loss.is_estimate, loss.cost_factor) == (True, False, 12.5)
     assert loss.conversation == (result.session_id, "")
     assert doctor.losses == (loss,), "the next request finds what this one wrote"
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["not deferred", "deferred"])
+async def test_a_server_with_resources_is_one_cause(
+    deferred: bool, make_agent: Callable[..., ph.Agent], cache: CachingModel, doctor: CacheDoctor
+) -> None:
+    ledger = {"ledger": {"command": sys.executable, "args": ["-c", LEDGER]}}
+    env = cache.model.env(ENABLE_TOOL_SEARCH=str(deferred).lower())
+    async with make_agent(tools="default", env=env).session() as session:
+        await session.query("one")
+        await session.query("two", mcp_servers=ledger, wait_for_mcp=True)
+        await session.query("three")
+    tools = set(cache.model.requests[1].tools) - set(cache.model.requests[0].tools)
+    assert deferred or tools > {"mcp__ledger__balance"}, "with the CLI's own tools for resources"
+    found = [] if deferred else [("mcp_server_added", "ledger"), ("mcp_server_removed", "ledger")]
+    assert [(loss.cause, loss.part) for loss in doctor.losses] == found, tools
 
 
 async def test_an_edited_transcript_is_the_cause(

@@ -357,7 +357,8 @@ def _get_tools(parts: Sequence[_Part]) -> dict[str, bytes]:
 def _compare_tools(old: Mapping[str, bytes], new: Mapping[str, bytes], first: str) -> tuple[CacheLossCause, str]:
     removed, added = old.keys() - new.keys(), new.keys() - old.keys()
     changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
-    servers = {_get_server(name) for name in removed | added}
+    # The CLI's own tools for resources come and go with the servers that have some.
+    servers = {_get_server(name) for name in removed | added if "McpResource" not in name}
     if servers and "" not in servers:
         is_new, is_gone = (servers.isdisjoint(map(_get_server, tools)) for tools in (old, new))
         cause = "mcp_server_added" if is_new else "mcp_server_removed" if is_gone else "mcp_server_changed"
