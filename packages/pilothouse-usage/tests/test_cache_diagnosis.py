@@ -100,6 +100,10 @@ CHANGES: dict[str, tuple[Callable[[Body], object], tuple[str, str, str]]] = {
         lambda body: body["tools"].extend([make_tool("mcp__b__x"), make_tool("mcp__a__x")]),
         ("mcp_server_added", "a, b", "tools[3]"),
     ),
+    "a server with resources more": (
+        lambda body: body["tools"].extend([make_tool("ListMcpResourcesTool"), make_tool("mcp__b__x")]),
+        ("mcp_server_added", "b", "tools[3]"),
+    ),
     "a server and a tool more": (
         lambda body: body["tools"].extend([make_tool("mcp__b__x"), make_tool("Write")]),
         ("tool_added", "Write, mcp__b__x", "tools[3]"),
@@ -254,7 +258,7 @@ async def test_a_refused_request_is_not_compared(scripted_model: ScriptedModel) 
         await conversations.send({**go_on(body), "system": "Be brief."})
         await conversations.send(go_on(body))
     assert conversations.losses == []
-    assert conversations.doctor.report().startswith("2 requests, 0 with a lost cache")
+    assert conversations.doctor.report().startswith("Requests: 2, with a lost cache: 0")
 
 
 @pytest.mark.parametrize(("mark", "lifetime", "factor"), [(MARK, 300, 12.5), ({**MARK, "ttl": "1h"}, 3600, 20)])
@@ -293,7 +297,7 @@ async def test_odd_texts_are_read(scripted_model: ScriptedModel) -> None:
 async def test_a_new_doctor_says_that_nothing_came() -> None:
     async with CacheDoctor() as doctor:
         assert doctor.report() == (
-            "0 requests, 0 with a lost cache. Is the agent attached? Do settings files set ANTHROPIC_BASE_URL or a "
+            "Requests: 0, with a lost cache: 0. Is the agent attached? Do settings files set ANTHROPIC_BASE_URL or a "
             "cloud provider?"
         )
 

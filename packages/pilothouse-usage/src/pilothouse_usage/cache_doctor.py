@@ -215,7 +215,7 @@ class CacheDoctor:
             share = "Is the agent attached? Do settings files set ANTHROPIC_BASE_URL or a cloud provider?"
         elif not total["read"] + total["written"]:
             share = "The API read and wrote no cache: the prompts are too short, or it has none. Losses are estimates."
-        head = f"{total['requests']} requests, {len(losses)} with a lost cache. {share}"
+        head = f"Requests: {total['requests']}, with a lost cache: {len(losses)}. {share}"
         return "\n- ".join([head, *map(str, losses)])
 
     def _observe(self, headers: Mapping[str, str], body: bytes) -> Report | None:
