@@ -55,6 +55,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "Control": (
             "guides/costs-and-budgets.md",
+            "guides/cache-doctor.md",
             "guides/testing-your-agent.md",
         ),
         "Operate": (

@@ -74,6 +74,12 @@ def test_ask_once(model: ScriptedModel, run: Run) -> None:
     model.assert_done()
 
 
+def test_cache_doctor(run: Run) -> None:
+    lines = run("cache_doctor.py").stdout.splitlines()
+    assert lines[0].startswith("Requests: 4, with a lost cache: 2.")
+    assert [line.split(": ")[1] for line in lines[1:]] == ["The system prompt changed", "Tools came"]
+
+
 def test_stream_text(model: ScriptedModel, run: Run) -> None:
     model.on("haiku", reply=Text("Waves on waves on waves", chunks=5))
     assert run("stream_text.py").stdout == "Waves on waves on waves\n"
