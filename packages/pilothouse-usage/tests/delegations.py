@@ -20,10 +20,15 @@ def delegate(model: ScriptedModel, *, in_background: bool = False, calls: int = 
     """On "delegate", the model starts a sub-agent of the type "looker", calls a tool of a server, and says "done"."""
     step = Reply(ToolUse("Bash", {"command": "sleep 0.2; echo hi"}), usage=SUB_USAGE)
     model.on("SUBTASK", reply=Steps(*[step] * calls, Reply("report", usage=LAST_USAGE)))
-    call = {"description": "read it", "prompt": "SUBTASK", "subagent_type": "looker", "run_in_background": in_background}
+    call = {
+        "description": "read it",
+        "prompt": "SUBTASK",
+        "subagent_type": "looker",
+        "run_in_background": in_background,
+    }
     steps = [
         Reply([Text("I look."), ToolUse("Agent", call)], usage=MAIN_USAGE),
-        Reply(ToolUse("mcp__pilothouse__add", {"a": 1, "b": 2}), usage=MAIN_USAGE),
+        Reply(ToolUse("mcp__tools__add", {"a": 1, "b": 2}), usage=MAIN_USAGE),
         Reply(ToolUse("Bash", {"command": "exit 3"}), usage=MAIN_USAGE),
         Reply("done", usage={"input_tokens": 10, "output_tokens": 60, "cache_read_input_tokens": 1_000}),
     ]

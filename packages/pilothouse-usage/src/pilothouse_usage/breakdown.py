@@ -25,6 +25,8 @@ from pilothouse_usage.ledger import NANOS, AgentFacts, ApiMessage, Ledger, ToolR
 MAIN = "main"
 NOT_SHOWN = "not shown in messages"
 """The name of the rows of requests that the CLI has counted and no message shows."""
+UNKNOWN_MODEL = "unknown"
+"""Stands for the model of a cost that the CLI has not divided by model."""
 MAX_NAME_CHARS = 60
 MCP_PREFIX = "mcp__"
 _SUMMED_FIELDS = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens", "replies")
@@ -142,7 +144,8 @@ class Breakdown(Struct, frozen=True, kw_only=True):
     servers: tuple[ToolRow, ...]
 
     def __str__(self) -> str:
-        return self.table()
+        note = f"\n{self.unpriced_tokens:,} tokens have no price" if self.unpriced_tokens else ""
+        return self.table() + note
 
     def table(self, by: Grouping = "agent") -> str:
         """Return the rows as aligned text, without characters that would control a terminal.
@@ -211,8 +214,12 @@ def breakdown(source: QueryResult[Any] | Iterable[Message]) -> Breakdown:
     ledger = Ledger()  # turns that are not of this query are among its messages, or an old CLI gives totals only
     for message in source.messages:
         ledger.track(message)
-    ledger.settle(source.model_usage)
-    return _make_breakdown(ledger, source.model_usage, 0)
+    totals = dict(source.model_usage)
+    rest = cost - sum(usage.cost_usd for usage in totals.values())
+    if rest > 0.5 / NANOS:
+        totals[UNKNOWN_MODEL] = ModelUsage(cost_usd=rest)
+    ledger.settle(totals)
+    return _make_breakdown(ledger, totals, 0)
 
 
 def session_breakdown(
