@@ -10,3 +10,4 @@ from pilothouse_usage.breakdown import TurnRow as TurnRow
 from pilothouse_usage.breakdown import UsageRow as UsageRow
 from pilothouse_usage.breakdown import breakdown as breakdown
 from pilothouse_usage.breakdown import session_breakdown as session_breakdown
+from pilothouse_usage.task_budget import TaskBudget as TaskBudget
