@@ -150,6 +150,8 @@ class Breakdown(Struct, frozen=True, kw_only=True):
     def table(self, by: Grouping = "agent") -> str:
         """Return the rows as aligned text, without characters that would control a terminal.
 
+        "write" and "read" are input written to the prompt cache, and read from it; "≈" marks rows with estimates.
+
         Args:
             by: "agent", "tool", "server", "turn" or "model".
 
@@ -170,7 +172,7 @@ class Breakdown(Struct, frozen=True, kw_only=True):
             head = (by, "calls", "errors", "time", "result bytes", "≈ tokens")
             return [head, *map(_format_tool, self.tools if by == "tool" else self.servers)]
         rows: Sequence[UsageRow] = {"agent": self.agents, "turn": self.turns, "model": self.models}[by]
-        head = (by, "replies", "input", "cache write", "cache read", "output", "time", "cost")
+        head = (by, "replies", "input", "write", "read", "output", "time", "cost")
         names = [_clean(row.name) for row in rows]
         if by == "turn":
             names = [_clean(f"{number} {row.model} {row.name}") for number, row in enumerate(self.turns, 1)]

@@ -167,7 +167,7 @@ class _TaskWatch(Middleware):
                 spawn(partial(self._stop, self._running.pop(call), agent, excess), "pilothouse task budget")
 
     async def _stop(self, task_id: str, agent: AgentFacts, excess: str) -> None:
-        log.warning("a sub-agent is stopped, which has used %s: %a", excess, f"{agent.type}: {agent.description}"[:120])
+        log.warning("sub-agent %a is stopped: it has used %s", f"{agent.type}: {agent.description}"[:120], excess)
         # In the voice of the user, so without words of a model: the description of the task is one's.
         kind = agent.type if agent.type and _TYPE_NAME.fullmatch(agent.type) else "unnamed"
         words = (
