@@ -154,6 +154,14 @@ def test_a_reply_that_is_counted_later_waits_for_its_total() -> None:
     assert [row.cost_usd for row in found.agents] == [0.5, 0.1]
 
 
+def test_a_result_counts_once() -> None:
+    """A message that is shown again, as after a resume, changes nothing."""
+    call = frames.assistant([{"type": "tool_use", "id": "t", "name": "Read", "input": {}}], message_id="m1")
+    lines = [call, *(frames.user_tool_result(text, tool_use_id="t") for text in ("12345678", "12345678, again"))]
+    [row] = breakdown(decoded(*lines)).tools
+    assert (row.calls, row.errors, row.result_bytes, row.result_tokens) == (1, 0, 8, 2)
+
+
 def test_names_cannot_control_a_terminal() -> None:
     hostile = "\x1b[2J\u202egnp.exe\nmain  $0.00"
     started = task("task_started", "call", subagent_type=hostile, description="x" * 500)

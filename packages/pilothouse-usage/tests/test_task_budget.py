@@ -117,8 +117,8 @@ class FakeRun:
         self.asked.append(prompt.data.decode())
 
 
-def usage(tokens: int) -> Any:
-    return {"session": {"model_usage": {"m": {"inputTokens": tokens, "costUSD": 0.0}}}}
+def usage(tokens: int, output: int = 0) -> Any:
+    return {"session": {"model_usage": {"m": {"inputTokens": tokens, "outputTokens": output, "costUSD": 0.0}}}}
 
 
 INIT = b'{"type":"system","subtype":"init","session_id":"s"}'
@@ -146,6 +146,17 @@ async def test_a_cli_without_totals_is_told_once(answers: list[Any], caplog: pyt
     assert run.asked == ["get_usage"]
     assert len(warnings(caplog)) == 1
     assert "stops nothing" in warnings(caplog)[0]
+
+
+async def test_what_was_used_before_the_query_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    run = FakeRun(usage(0, 900), usage(500, 910))
+    watch = TaskBudget(tokens=600)()
+    watch.on_start(run)  # pyright: ignore[reportArgumentType]
+    for line in (INIT, started("looker"), REPLY):
+        watch.on_messages([decode(line)])
+        await anyio.wait_all_tasks_blocked()
+    assert run.asked == ["get_usage", "get_usage"]
+    assert not warnings(caplog)
 
 
 @pytest.mark.parametrize("is_deaf", [False, True])

@@ -58,7 +58,7 @@ def test_agents_and_tools_of_a_session(
     write_session_with_agents(Path(scripted_model.env()["HOME"]), console.root)
     page = view(viewport={"width": width, "height": 844}).page
     page.goto(f"{console.link.partition('#')[0]}#/costs")
-    page.get_by_role("link", name="Why Look into the import cost this").click()
+    page.get_by_role("link", name="for Look into the import: what it was spent on").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Look into the import")
     agents, tools = page.locator(".cost-table").nth(0), page.locator(".cost-table").nth(1)
     expect(agents.locator("tbody tr")).to_have_count(3)

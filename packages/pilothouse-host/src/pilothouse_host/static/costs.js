@@ -112,7 +112,7 @@ export function Table({ title, rows, limit = 8 }) {
   return html`<section class="cost-table"><h2>${title}</h2><table><thead class="hidden"><tr><th>Name</th><th>Tokens</th><th>Cost</th></tr></thead>
     <tbody>${(all ? rows : rows.slice(0, limit)).map((row) => html`<tr><td><progress class="bar" max=${most} value=${hasCost ? row.cost : row.tokens} aria-hidden="true"></progress>
       ${row.href ? html`<a href=${row.href}>${row.name}</a>` : html`<span>${row.name}</span>`}${row.time ? html` <time>${formatAge(row.time)}</time>` : ""}</td>
-      <td>${formatTokens(row.tokens)}</td><td>${row.why ? html`<a href=${row.why} aria-label=${`Why ${row.name} cost this`} title="What it was spent on">${formatRowCost(row)}</a>` : formatRowCost(row)}</td></tr>`)}</tbody></table>
+      <td>${formatTokens(row.tokens)}</td><td>${row.why ? html`<a href=${row.why} aria-label=${`${formatRowCost(row)} for ${row.name}: what it was spent on`} title="What it was spent on">${formatRowCost(row)}</a>` : formatRowCost(row)}</td></tr>`)}</tbody></table>
     ${rows.length > limit && !all && html`<button class="small" onClick=${() => setAll(true)}>Show all ${rows.length}</button>`}</section>`;
 }
 
