@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -274,7 +274,7 @@ def _count_tokens(usage: Usage | ModelUsage) -> tuple[int, int, int, int]:
     return (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
 
 
-def weigh_tokens(counts: tuple[int, int, int, int]) -> float:
+def weigh_tokens(counts: Sequence[int]) -> float:
     """Return what tokens cost relative to fresh input: of fresh input, output, cache writes and cache reads."""
     return sum(count * weight for count, weight in zip(counts, _TOKEN_WEIGHTS, strict=True))
 

@@ -20,7 +20,16 @@ from pilothouse_transcripts import get_session_messages, get_subagent_messages, 
 from pilothouse_transcripts.conversation import list_agent_files, read_subagent_info
 from pilothouse_transcripts.paths import StrPath, require_file
 from pilothouse_transcripts.rows import OnProblem, ignore_problem
-from pilothouse_usage.ledger import NANOS, AgentFacts, ApiMessage, Ledger, ToolRun, count_nanos, count_tokens
+from pilothouse_usage.ledger import (
+    NANOS,
+    TOKEN_FIELDS,
+    AgentFacts,
+    ApiMessage,
+    Ledger,
+    ToolRun,
+    count_nanos,
+    count_tokens,
+)
 
 MAIN = "main"
 NOT_SHOWN = "not shown in messages"
@@ -29,7 +38,7 @@ UNKNOWN_MODEL = "unknown"
 """Stands for the model of a cost that the CLI has not divided by model."""
 MAX_NAME_CHARS = 60
 MCP_PREFIX = "mcp__"
-_SUMMED_FIELDS = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens", "replies")
+_TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
 LINE_ENDS = "\u2028\u2029"
 
 Grouping: TypeAlias = Literal["agent", "tool", "server", "turn", "model"]
@@ -176,7 +185,7 @@ class Breakdown(Struct, frozen=True, kw_only=True):
         names = [_clean(row.name) for row in rows]
         if by == "turn":
             names = [_clean(f"{number} {row.model} {row.name}") for number, row in enumerate(self.turns, 1)]
-        total = {name: sum(getattr(row, name) for row in rows) for name in _SUMMED_FIELDS}
+        total = {name: sum(getattr(row, name) for row in rows) for name in (*_TOKEN_FIELDS, "replies")}
         is_estimated = any(row.is_estimated for row in rows)
         last = UsageRow(name="total", **total, cost_usd=self.cost_usd, is_estimated=is_estimated)
         return [head, *map(_format_row, names, rows), _format_row("total", last)]
@@ -260,14 +269,11 @@ def session_breakdown(
     for message in messages:
         ledger.track(message)
     totals = {
-        name: ModelUsage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_creation_input_tokens=usage.cache_creation_tokens,
-            cache_read_input_tokens=usage.cache_read_tokens,
+        model: ModelUsage(
+            **{field: getattr(usage, own) for field, own in zip(TOKEN_FIELDS, _TOKEN_FIELDS, strict=True)},
             cost_usd=usage.cost_usd,
         )
-        for name, usage in report.models.items()
+        for model, usage in report.models.items()
     }
     ledger.settle(totals)
     return _make_breakdown(ledger, totals, report.total.unpriced_tokens)
@@ -349,13 +355,9 @@ def _name_agent(key: str | None, facts: AgentFacts) -> str:
 
 def _make_row(kind: type[RowT], name: str, parts: Sequence[ApiMessage], **facts: Any) -> RowT:
     """Make a row of the sum of API messages."""
-    fresh, output, written, read = (sum(part.counts[kind] for part in parts) for kind in range(4))
     figures: dict[str, Any] = {
         "name": name,
-        "input_tokens": fresh,
-        "output_tokens": output,
-        "cache_creation_tokens": written,
-        "cache_read_tokens": read,
+        **{field: sum(part.counts[kind] for part in parts) for kind, field in enumerate(_TOKEN_FIELDS)},
         "cost_usd": sum(part.nanos for part in parts) / NANOS,
         "replies": len(parts),
         "is_estimated": any(part.is_estimated for part in parts),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import add
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -45,8 +46,9 @@ AGENT_TASK = "local_agent"
 BYTES_PER_TOKEN = 4
 """About so many bytes of text are one token."""
 
-Counts = tuple[int, int, int, int]
-"""Tokens: fresh input, output, written to the cache, read from the cache."""
+Counts = tuple[int, ...]
+"""Tokens of each of `TOKEN_FIELDS`."""
+TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _NO_TOKENS: Counts = (0, 0, 0, 0)
 _INPUTS = (0, 2, 3)
 _OUTPUT = 1
@@ -172,7 +174,7 @@ class Ledger:
                 reply.is_estimated, reply.is_open = share.is_estimated, False
             elif share.nanos or any(share.counts):
                 counts, nanos = self.rests.get(share.model, (_NO_TOKENS, 0))
-                self.rests[share.model] = _add(counts, share.counts), nanos + share.nanos
+                self.rests[share.model] = tuple(map(add, counts, share.counts)), nanos + share.nanos
         self.open = [reply for reply in self.open if reply.is_open]
 
     def _on_assistant(self, message: AssistantMessage) -> None:
@@ -221,7 +223,7 @@ class Ledger:
             latest = self.find_agent(agent).last_reply
             reply = self.replies.get(message.api_message_id) if message.api_message_id else latest
             if reply is not None and reply.is_open:
-                reply.counts = _most(reply.counts, event.usage)
+                reply.counts = tuple(map(max, reply.counts, count_tokens(event.usage)))
                 reply.is_whole = True
 
     def _on_task_end(self, message: TaskNotificationMessage) -> None:
@@ -255,7 +257,7 @@ class Ledger:
             self.open.append(reply)
             self.find_agent(agent).last_reply = reply
         if reply.is_open:
-            reply.counts = _most(reply.counts, usage)
+            reply.counts = tuple(map(max, reply.counts, count_tokens(usage)))
         return reply
 
 
@@ -292,7 +294,9 @@ def _complete(replies: Sequence[ApiMessage], whole: Counts) -> list[Counts]:
     counts = [[*reply.counts] for reply in replies]
     missing = [*_subtract(whole, [reply.counts for reply in replies])]
     hidden = [index for index, reply in enumerate(replies) if reply.hidden_tokens]
-    for index, tokens in _apportion_below(sum(missing[kind] for kind in _INPUTS), replies, hidden):
+    known = [replies[index].hidden_tokens for index in hidden]
+    unseen = min(sum(known), sum(missing[kind] for kind in _INPUTS))
+    for index, tokens in zip(hidden, apportion(unseen, known), strict=True):
         for kind, part in zip(_INPUTS, apportion(tokens, [missing[kind] for kind in _INPUTS]), strict=True):
             counts[index][kind] += part
     for kind in _INPUTS:
@@ -308,13 +312,7 @@ def _complete(replies: Sequence[ApiMessage], whole: Counts) -> list[Counts]:
     output = missing[_OUTPUT] if are_all else min(missing[_OUTPUT], sum(sizes) // BYTES_PER_TOKEN)
     for index, tokens in zip(partial, apportion(output, sizes), strict=True):
         counts[index][_OUTPUT] += tokens
-    return [(fresh, output, written, read) for fresh, output, written, read in counts]
-
-
-def _apportion_below(amount: int, replies: Sequence[ApiMessage], indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Divide at most `amount` among hidden replies, none more than it has."""
-    sizes = [replies[index].hidden_tokens for index in indexes]
-    return zip(indexes, apportion(min(amount, sum(sizes)), sizes), strict=True)
+    return [tuple(each) for each in counts]
 
 
 def apportion(amount: int, weights: Sequence[int]) -> list[int]:
@@ -334,12 +332,7 @@ def apportion(amount: int, weights: Sequence[int]) -> list[int]:
 
 def count_tokens(usage: Usage | ModelUsage) -> Counts:
     """Return the tokens of a usage."""
-    return (
-        max(0, usage.input_tokens),
-        max(0, usage.output_tokens),
-        max(0, usage.cache_creation_input_tokens),
-        max(0, usage.cache_read_input_tokens),
-    )
+    return tuple(max(0, getattr(usage, name)) for name in TOKEN_FIELDS)
 
 
 def count_nanos(usage: ModelUsage) -> int:
@@ -356,19 +349,8 @@ def _weigh(counts: Counts) -> int:
     return round(20 * weigh_tokens(counts))  # the weights are multiples of 1/20
 
 
-def _most(counts: Counts, usage: Usage) -> Counts:
-    fresh, output, written, read = map(max, counts, count_tokens(usage))
-    return (fresh, output, written, read)
-
-
-def _add(one: Counts, other: Counts) -> Counts:
-    fresh, output, written, read = (a + b for a, b in zip(one, other, strict=True))
-    return (fresh, output, written, read)
-
-
 def _subtract(whole: Counts, parts: Sequence[Counts]) -> Counts:
-    fresh, output, written, read = (max(0, whole[kind] - sum(part[kind] for part in parts)) for kind in range(4))
-    return (fresh, output, written, read)
+    return tuple(max(0, count - sum(part[kind] for part in parts)) for kind, count in enumerate(whole))
 
 
 def _read_time(timestamp: str | None) -> float | None:

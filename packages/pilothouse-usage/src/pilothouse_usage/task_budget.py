@@ -28,7 +28,7 @@ from pilothouse.messages import (
     UserMessage,
 )
 from pilothouse.support import spawn
-from pilothouse_usage.ledger import AGENT_TASK, NANOS, AgentFacts, Ledger, count_tokens, divide
+from pilothouse_usage.ledger import AGENT_TASK, NANOS, TOKEN_FIELDS, AgentFacts, Ledger, divide
 
 log = logging.getLogger("pilothouse.usage")
 
@@ -189,13 +189,6 @@ def _find_growth(totals: Mapping[str, ModelUsage], before: Mapping[str, ModelUsa
     grown: dict[str, ModelUsage] = {}
     for name, now in totals.items():
         old = before.get(name, ModelUsage())
-        fresh, output, written, read = (b - a for a, b in zip(count_tokens(old), count_tokens(now), strict=True))
-        grown[name] = replace(
-            now,
-            input_tokens=fresh,
-            output_tokens=output,
-            cache_creation_input_tokens=written,
-            cache_read_input_tokens=read,
-            cost_usd=now.cost_usd - old.cost_usd,
-        )
+        changes = {field: getattr(now, field) - getattr(old, field) for field in (*TOKEN_FIELDS, "cost_usd")}
+        grown[name] = replace(now, **changes)
     return grown
