@@ -101,7 +101,7 @@ def test_cost_breakdown(run: Run) -> None:
     lines = done.stdout.splitlines()
     total = lines[0].rpartition(" ")[2]
     assert [line.split()[-1] for line in lines if line.startswith("total")] == [total] * 3
-    assert "sub-agent 'searcher: Search all' is stopped" in done.stderr
+    assert "the searcher sub-agent" in done.stderr
 
 
 def test_typed_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:

@@ -167,10 +167,11 @@ class _TaskWatch(Middleware):
                 spawn(partial(self._stop, self._running.pop(call), agent, excess), "pilothouse task budget")
 
     async def _stop(self, task_id: str, agent: AgentFacts, excess: str) -> None:
-        log.warning("sub-agent %a is stopped: it has used %s", f"{agent.type}: {agent.description}"[:120], excess)
-        # In the voice of the user, so without words of a model: the description of the task is one's.
+        # Told in the voice of the user, and logged, so without words of a model: the description of the task is one's.
         kind = agent.type if agent.type and _TYPE_NAME.fullmatch(agent.type) else "unnamed"
+        log.warning("the %s sub-agent (task %s) is stopped by its budget: it has used %s", kind, task_id, excess)
         words = (
+            # The CLI itself only says that the user has interrupted the call.
             f"The {kind} sub-agent (task {task_id}) is stopped by its budget, not by the user: it has used {excess}. "
             "Go on without it, with what you know."
         )
