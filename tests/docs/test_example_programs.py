@@ -102,6 +102,14 @@ def test_a_program_whose_run_failed_says_so(model: ScriptedModel, run: Run, prog
     assert "API Error" not in done.stdout
 
 
+def test_cost_breakdown(run: Run) -> None:
+    done = run("cost_breakdown.py")
+    lines = done.stdout.splitlines()
+    total = lines[0].rpartition(" ")[2]
+    assert [line.split()[-1] for line in lines if line.startswith("total")] == [total] * 3
+    assert "the searcher sub-agent" in done.stderr
+
+
 def test_typed_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "invoice.txt").write_text("Invoice 7: rope 12.50, paint 30")
     values = {"number": "7", "lines": [{"what": "rope", "price": 12.5}, {"what": "paint", "price": 30}]}

@@ -342,6 +342,7 @@ COMMANDS: dict[str, Command] = {
     "serve": Command(flags.ServeRequest, "serve.serve", _SERVE),
     "acp": Command(flags.AcpRequest, "acp.acp", _SERVE),
     "sessions": Command(flags.SessionsRequest, "sessions.sessions", _LOOK),
+    "usage": Command(flags.BreakdownRequest, "usage.usage", _LOOK),
     "options": Command(flags.OptionsRequest, "options.show_options", _LOOK, has_answer=False),
     "replay": Command(flags.ReplayRequest, "replay.replay", _LOOK),
 }

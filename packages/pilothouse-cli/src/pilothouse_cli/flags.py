@@ -442,6 +442,28 @@ class ReplayRequest:
     verbose: bool = flag("show the standard error of Claude Code", default=False)
 
 
+@request
+class BreakdownRequest:
+    """Show what a session cost, and why.
+
+    Prints tokens, time and cost of a session on this machine, with its sub-agents: by agent, tool, MCP server, reply of
+    the model or model. Costs are estimates of Claude Code. For many sessions: `pilothouse sessions usage`.
+
+    Examples:
+      pilothouse usage
+      pilothouse usage --by tool
+      pilothouse usage 1f0c --by turn --json
+    """
+
+    session: str | None = argument(
+        "its id, or the first characters of the id (default: the newest of this directory)", None, None, nargs="?"
+    )
+    by: str = flag(
+        "group by this (default: agent)", default="agent", choices=("agent", "tool", "server", "turn", "model")
+    )
+    json: bool = flag("print all groups as JSON", default=False)
+
+
 # sessions: a request for each action
 
 

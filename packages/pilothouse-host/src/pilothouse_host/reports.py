@@ -40,6 +40,7 @@ from pilothouse_transcripts import (
     unarchive_session,
     usage_report,
 )
+from pilothouse_usage import session_breakdown
 
 MAX_ITEMS = 200
 """Maximum number of items of one response."""
@@ -140,6 +141,20 @@ async def handle_usage(host: Host, request: Request) -> Response:
 
     def count() -> Mapping[str, Any]:
         return to_json_values(usage_report(since=since, until=until, config_dir=config_dir))
+
+    return HostResponse(await run_blocking(count))
+
+
+async def handle_breakdown(host: Host, request: Request) -> Response:
+    """Respond with what a conversation on disk cost, by agent, tool, MCP server and model."""
+    _check_owner(request)
+    session, config_dir = request.path_params["id"], host.config_directory
+
+    def count() -> dict[str, Any]:
+        info = _find_info(session, config_dir, host.policy.roots)
+        found = session_breakdown(session, config_dir=config_dir)
+        shown = {name: getattr(found, name) for name in ("cost_usd", "unpriced_tokens", "agents", "tools", "servers")}
+        return {"transcript": to_json_values(info), "breakdown": to_json_values({**shown, "models": found.models})}
 
     return HostResponse(await run_blocking(count))
 

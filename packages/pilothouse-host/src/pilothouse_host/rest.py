@@ -326,6 +326,7 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/transcripts/{id}", "POST", _change_transcript),
         ("/v1/transcripts/{id}", "DELETE", reports.handle_transcript_removal),
         ("/v1/usage", "GET", reports.handle_usage),
+        ("/v1/usage/{id}", "GET", reports.handle_breakdown),
         ("/v1/fleet", "GET", reports.handle_fleet),
         ("/v1/policy", "GET", reports.handle_policy),
         ("/v1/sessions/{id}/asks/{ask}", "POST", _settle_approval),

@@ -56,9 +56,14 @@ def test_transcripts_and_usage_of_the_real_cli(
     assert name in [each["session_id"] for each in usage["sessions"]]
     assert list(usage["models"])
     assert get("/v1/usage?until=2020-01-01")[1]["sessions"] == []
-    for path in (f"/v1/transcripts/{ELSEWHERE}", "/v1/transcripts/..%2f..%2fetc", "/v1/transcripts/none"):
+    spent = get(f"/v1/usage/{name}")[1]["breakdown"]
+    assert [(row["name"], row["replies"]) for row in spent["agents"]] == [("main", 1)]
+    assert spent["cost_usd"] == usage["total"]["cost_usd"]
+    outsiders = (f"/v1/transcripts/{ELSEWHERE}", "/v1/transcripts/..%2f..%2fetc", "/v1/transcripts/none")
+    for path in (*outsiders, f"/v1/usage/{ELSEWHERE}", "/v1/usage/none"):
         assert get(path)[0] == 404 or "%2f" in path
-    for path in ("/v1/transcripts", f"/v1/transcripts/{name}", "/v1/usage", "/v1/transcripts?q=green"):
+    owned = ("/v1/transcripts", f"/v1/transcripts/{name}", "/v1/usage", f"/v1/usage/{name}", "/v1/transcripts?q=green")
+    for path in owned:
         assert get(path, token=ann)[0] == 403
     for path in (
         "/v1/transcripts?limit=0",

@@ -17,10 +17,9 @@ from weakref import ref
 import anyio
 from msgspec.structs import replace
 
-from pilothouse.engine import spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.support import LoopCondition
+from pilothouse.support import LoopCondition, spawn
 from pilothouse.transports import (
     CliTransport,
     ExitInfo,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class UsageTotals(Struct, kw_only=True):
         if rate is None:
             self.unpriced_tokens += sum(usage.counts)
         else:
-            self.cost_usd += rate * _weigh_tokens(usage.counts)
+            self.cost_usd += rate * weigh_tokens(usage.counts)
 
 
 class SessionUsageTotals(UsageTotals, kw_only=True):
@@ -266,7 +266,7 @@ def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[st
     for models in model_usages:
         for model, usage in models.items():
             usd[model] += usage.cost_usd
-            weight[model] += _weigh_tokens(_count_tokens(usage))
+            weight[model] += weigh_tokens(_count_tokens(usage))
     return {model: usd[model] / weight[model] for model in usd if weight[model]}
 
 
@@ -274,7 +274,8 @@ def _count_tokens(usage: Usage | ModelUsage) -> tuple[int, int, int, int]:
     return (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
 
 
-def _weigh_tokens(counts: tuple[int, int, int, int]) -> float:
+def weigh_tokens(counts: Sequence[int]) -> float:
+    """Return what tokens cost relative to fresh input: of fresh input, output, cache writes and cache reads."""
     return sum(count * weight for count, weight in zip(counts, _TOKEN_WEIGHTS, strict=True))
 
 

@@ -6,6 +6,7 @@ pilothouse exactly, as the packages of this repository do.
 - JSON: `encode_json` (bytes, also of odd text), `decode_line`, `to_json_values`
 - media: `sniff_media_type` (the type of an image or a sound, by its first bytes), `fit_picture_block` (an image for
   the API)
+- tasks: `spawn` (work on the running loop, beside a query)
 - blocking work: `run_blocking` (short work, in a thread), `run_cancellable` (long work, which checks whether it may go
   on), `LoopCondition` (to wait on several event loops), `make_loop_caller` (to call back into this event loop from a
   thread), `get_portal` and `make_blocking` (for blocking twins)
@@ -18,6 +19,7 @@ pilothouse exactly, as the packages of this repository do.
 """
 
 from pilothouse.hints import find_similar_name as find_similar_name
+from pilothouse.engine.tasks import spawn as spawn
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.media import sniff_media_type as sniff_media_type
 from pilothouse.messages.base import to_json_values as to_json_values

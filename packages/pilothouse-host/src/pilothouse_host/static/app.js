@@ -1,6 +1,7 @@
 /** The shell: navigation, the token, keys, what stands in the title. */
 
 import { decodeToken, hasToken, setToken, takeToken } from "./api.js";
+import { BreakdownPage } from "./breakdown.js";
 import { Costs } from "./costs.js";
 import { FleetPage } from "./fleet.js";
 import { Inbox } from "./inbox.js";
@@ -28,6 +29,7 @@ function renderPage([page = "inbox", id = "", prompt = ""]) {
   if (page === "sessions" && id && id !== "new") return html`<${TimelinePage} key=${id} id=${id} />`;
   if (page === "sessions") return html`<${Sessions} starting=${id === "new"} prompt=${prompt} />`;
   if (page === "transcripts") return html`<${TimelinePage} key=${id} id=${id} onDisk />`;
+  if (page === "costs" && id) return html`<${BreakdownPage} key=${id} id=${id} />`;
   if (page === "costs") return html`<${Costs} />`;
   if (page === "fleet") return html`<${FleetPage} />`;
   if (page === "policy") return html`<${PolicyPage} />`;

@@ -10,7 +10,7 @@ import { html, useEffect, useState } from "./vendor/htm-preact.js";
 const SPANS = [[7, "7 days"], [30, "30 days"], [90, "90 days"]];
 
 /** @param {Totals} totals */
-function countTokens(totals) {
+export function countTokens(totals) {
   return totals.input_tokens + totals.output_tokens + totals.cache_creation_tokens + totals.cache_read_tokens;
 }
 
@@ -57,11 +57,11 @@ function valueOf(totals, byTokens) {
 }
 
 /** @param {{label: string, value: string}} props */
-function Figure({ label, value }) {
+export function Figure({ label, value }) {
   return html`<div class="figure"><span class="label">${label}</span><span class="value">${value}</span></div>`;
 }
 
-/** @typedef {{name: string, href?: string, tokens: number, cost: number, time?: number}} CostRow */
+/** @typedef {{name: string, href?: string, why?: string, tokens: number, cost: number, time?: number}} CostRow */
 
 /** @param {any} report @returns {CostRow[]} */
 function listModels(report) {
@@ -77,6 +77,7 @@ function listSessions(report) {
     return {
       name: session ? titleOf(session) : (transcript?.summary ?? totals.session_id), tokens: countTokens(totals), cost: totals.cost_usd || (session?.last_result?.session_cost_usd ?? 0),
       href: session ? `#/sessions/${session.id}` : `#/transcripts/${totals.session_id}`, time: transcript?.last_modified / 1000,
+      why: `#/costs/${totals.session_id}`,
     };
   }));
 }
@@ -98,15 +99,20 @@ function sortRows(rows) {
   return rows.sort((one, other) => other.cost - one.cost || other.tokens - one.tokens);
 }
 
+/** @param {CostRow} row */
+function formatRowCost(row) {
+  return row.cost ? formatCost(row.cost) : "–";
+}
+
 /** @param {{title: string, rows: CostRow[], limit?: number}} props */
-function Table({ title, rows, limit = 8 }) {
+export function Table({ title, rows, limit = 8 }) {
   const [all, setAll] = useState(false);
   const most = Math.max(...rows.map((row) => row.cost || 0)) || Math.max(1, ...rows.map((row) => row.tokens));
   const hasCost = rows.some((row) => row.cost > 0);
   return html`<section class="cost-table"><h2>${title}</h2><table><thead class="hidden"><tr><th>Name</th><th>Tokens</th><th>Cost</th></tr></thead>
     <tbody>${(all ? rows : rows.slice(0, limit)).map((row) => html`<tr><td><progress class="bar" max=${most} value=${hasCost ? row.cost : row.tokens} aria-hidden="true"></progress>
       ${row.href ? html`<a href=${row.href}>${row.name}</a>` : html`<span>${row.name}</span>`}${row.time ? html` <time>${formatAge(row.time)}</time>` : ""}</td>
-      <td>${formatTokens(row.tokens)}</td><td>${row.cost ? formatCost(row.cost) : "–"}</td></tr>`)}</tbody></table>
+      <td>${formatTokens(row.tokens)}</td><td>${row.why ? html`<a href=${row.why} aria-label=${`${formatRowCost(row)} for ${row.name}: what it was spent on`} title="What it was spent on">${formatRowCost(row)}</a>` : formatRowCost(row)}</td></tr>`)}</tbody></table>
     ${rows.length > limit && !all && html`<button class="small" onClick=${() => setAll(true)}>Show all ${rows.length}</button>`}</section>`;
 }
 

@@ -12,6 +12,7 @@ from pilothouse.client.agent import session as session
 from pilothouse.client.agent import set_default_agent as set_default_agent
 from pilothouse.client.controls import EffectiveSettings as EffectiveSettings
 from pilothouse.client.controls import ModelInfo as ModelInfo
+from pilothouse.client.costs import CostTracker as CostTracker
 from pilothouse.client.costs import SessionCost as SessionCost
 from pilothouse.client.costs import TurnCost as TurnCost
 from pilothouse.client.custom_tools import ToolBridge as ToolBridge
