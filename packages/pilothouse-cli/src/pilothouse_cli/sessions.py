@@ -43,7 +43,7 @@ async def sessions(request: flags.SessionsRequest, screen: Screen) -> int:
 
 
 def _list(request: flags.ListRequest, screen: Screen) -> int:
-    found = transcripts.list_sessions(request.directory, request.limit, on_problem=partial(_print_problem, screen))
+    found = transcripts.list_sessions(request.directory, request.limit, on_problem=partial(print_problem, screen))
     if request.json:
         _print_json(found)
     elif found:
@@ -72,8 +72,8 @@ def _format_size(info: SessionInfo) -> str:
 
 
 def _show(request: flags.ShowRequest, screen: Screen) -> int:
-    session_id = _resolve_id(request.session)
-    tell = partial(_print_problem, screen)
+    session_id = resolve_id(request.session)
+    tell = partial(print_problem, screen)
     if request.agent is not None:
         messages = transcripts.get_subagent_messages(session_id, request.agent, None, request.limit, on_problem=tell)
         if not messages:
@@ -105,7 +105,7 @@ def _search(request: flags.SearchRequest, screen: Screen) -> int:
             regex=request.regex,
             ignore_case=not request.case,
             on_progress=on_progress,
-            on_problem=partial(_print_problem, screen),
+            on_problem=partial(print_problem, screen),
         )
         for hit in hits:
             count += 1
@@ -122,7 +122,7 @@ def _search(request: flags.SearchRequest, screen: Screen) -> int:
 
 def _fork(request: flags.ForkRequest, screen: Screen) -> int:
     fork = transcripts.fork_session(
-        _resolve_id(request.session), None, request.up_to, request.title, on_problem=partial(_print_problem, screen)
+        resolve_id(request.session), None, request.up_to, request.title, on_problem=partial(print_problem, screen)
     )
     if request.json:
         _print_json(fork)
@@ -133,7 +133,7 @@ def _fork(request: flags.ForkRequest, screen: Screen) -> int:
 
 
 def _change(request: flags.SessionRequest, screen: Screen, done: str, change: Callable[[str], object]) -> int:
-    change(_resolve_id(request.session))
+    change(resolve_id(request.session))
     screen.note(done, "good")
     return 0
 
@@ -148,7 +148,7 @@ def _tag(request: flags.TagRequest, screen: Screen) -> int:
 
 
 def _delete(request: flags.DeleteRequest, screen: Screen) -> int:
-    session_id = _resolve_id(request.session)
+    session_id = resolve_id(request.session)
     if not request.yes:
         info = transcripts.get_session_info(session_id)
         if not sys.stdin.isatty():
@@ -165,11 +165,11 @@ def _delete(request: flags.DeleteRequest, screen: Screen) -> int:
 
 def _export(request: flags.ExportRequest, screen: Screen) -> int:
     text = transcripts.export_session(
-        _resolve_id(request.session),
+        resolve_id(request.session),
         format=request.format,
         thinking=request.thinking,
         include_compacted=request.whole,
-        on_problem=partial(_print_problem, screen),
+        on_problem=partial(print_problem, screen),
     )
     data = text.encode("utf-8", "replace")
     if request.output is None:
@@ -182,7 +182,7 @@ def _export(request: flags.ExportRequest, screen: Screen) -> int:
 
 
 def _usage(request: flags.UsageRequest, screen: Screen) -> int:
-    session_id = _resolve_id(request.session) if request.session else None
+    session_id = resolve_id(request.session) if request.session else None
     with _show_progress(screen, "counting", quiet=request.json) as on_progress:
         report = transcripts.usage_report(
             None if session_id else request.directory,
@@ -190,7 +190,7 @@ def _usage(request: flags.UsageRequest, screen: Screen) -> int:
             since=request.since,
             until=request.until,
             on_progress=on_progress,
-            on_problem=partial(_print_problem, screen),
+            on_problem=partial(print_problem, screen),
         )
     if request.json:
         _print_json(report)
@@ -212,7 +212,13 @@ def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
     return (*(f"{number:,}" for number in (*numbers, usage.output_tokens)), f"${usage.cost_usd:.4f}")
 
 
-def _resolve_id(name: str | None) -> str:
+def resolve_id(name: str | None) -> str:
+    """Return the id of the one session whose id is, or begins with, `name`.
+
+    Raises:
+        UsageError: `name` is no beginning of an id, or that of several sessions.
+        SessionNotFoundError: there is no such session.
+    """
     prefix = (name or "").lower()
     if is_session_id(prefix):
         return prefix
@@ -232,7 +238,8 @@ def _print_json(value: Any) -> None:
     write_line(encode_json(msgspec.to_builtins(value, str_keys=True)))
 
 
-def _print_problem(screen: Screen, problem: TranscriptProblem) -> None:
+def print_problem(screen: Screen, problem: TranscriptProblem) -> None:
+    """Report a part of a transcript that could not be read."""
     screen.note(f"pilothouse: {problem}", "warning")
 
 
