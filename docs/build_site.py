@@ -55,6 +55,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "guides/logins.md",
         ),
         "Control": (
+            "guides/least-privilege.md",
             "guides/costs-and-budgets.md",
             "guides/testing-your-agent.md",
         ),

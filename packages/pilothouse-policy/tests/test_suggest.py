@@ -209,7 +209,7 @@ def test_only_calls_that_ran_are_evidence() -> None:
 
 DENIED_FORMS = ["{}", "{} && ls", "ls; {}", "timeout 5 {}", "NODE_ENV=x {}", "({})", "{} | cat", "x $({})", "{} # x",
                 "if true; then {}; fi", "{} 2>&1", "ls\n{}", "nice -n 5 {}", "time {}", "env A=1 {}",
-                "! {}"]  # fmt: skip
+                "! {}", "for i in 1; do {}; done"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", DENIED_FORMS)
@@ -242,6 +242,15 @@ def test_what_a_person_denied_is_denied() -> None:
     denied = suggest_policy(calls, root=ROOT).options()["disallowed_tools"]
     assert denied[:5] == ["Bash(git push)", "Edit(/src/a)", "Read(/b.txt)", "WebFetch(domain:a.com)", "mcp__s__t"]
     assert denied[5] == "Read(**/.env)"
+
+
+@pytest.mark.parametrize("url", ["https://A.com", "https://%61.com/", "https://\uff41.com/", "https://x@a.com/"])
+def test_a_denied_page_is_found_in_any_spelling(url: str) -> None:
+    assert rules(call("WebFetch", url="https://a.com/"), call("WebFetch", "denied", url=url)) == []
+
+
+def test_a_denied_command_is_found_over_two_lines() -> None:
+    assert rules(bash("npm test"), bash("npm \\\ntest", "denied")) == []
 
 
 def test_a_denial_that_would_refuse_what_ran_is_no_rule() -> None:

@@ -421,7 +421,11 @@ class SuggestRequest:
     """Propose the narrowest permissions that recorded sessions needed."""
 
     sessions: tuple[str, ...] = argument(
-        "ids of sessions, or transcript files (default: all sessions of the project)", "SESSION|FILE", (), nargs="*"
+        "ids of sessions, or transcript files (default: all sessions of the project)",
+        "SESSION|FILE",
+        (),
+        nargs="*",
+        action="store",
     )
     project: str = flag("the project (default: the current directory)", "DIR", ".")
     tried: tuple[str, ...] = flag(

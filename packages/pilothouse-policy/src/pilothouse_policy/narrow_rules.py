@@ -10,9 +10,10 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
@@ -41,11 +42,8 @@ def _ask(reason: str) -> Need:
 
 
 PATH_FIELDS = {
-    "Read": "file_path",
-    "Glob": "path",
-    "Grep": "path",
-    "Edit": "file_path",
-    "Write": "file_path",
+    **dict.fromkeys(("Read", "Edit", "Write"), "file_path"),
+    **dict.fromkeys(("Glob", "Grep"), "path"),
     "NotebookEdit": "notebook_path",
 }
 _MCP_TOOL = re.compile(r"mcp__[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*__[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
@@ -257,6 +255,7 @@ _TAIL = re.compile(r"(?:\s*\d*[<>].*|\s+#.*|\s*[)}])+$", re.DOTALL)
 
 def split_command(command: str) -> Iterator[str]:
     """Yield the simple commands in a command, without what may stand around each; rather too many than too few."""
+    command = command.replace("\\\n", "")
     for text in (command, _COMPUTED.sub(";", command)):
         for part in _CHAINED.split(text):
             yield part.strip()
@@ -266,18 +265,16 @@ def split_command(command: str) -> Iterator[str]:
 def may_match(tool: str, content: str, call: RecordedCall, root: str) -> bool:
     """Whether a rule of this module may match a call, also as a part of it. Says yes when in doubt."""
     if tool == "Bash":
-        command = call.input.get("command") if call.tool == "Bash" else None
-        if not isinstance(command, str):
-            return False
-        return any(matches_command(content, part) for part in (command.strip(), *split_command(command)))
+        command = str(call.input.get("command", ""))
+        parts = (command.strip(), *split_command(command)) if call.tool == tool else ()
+        return any(matches_command(content, part) for part in parts)
     if tool == "WebFetch":
-        return call.tool == tool and content.removeprefix("domain:") in str(call.input.get("url", "")).casefold()
+        address = unicodedata.normalize("NFKC", unquote(str(call.input.get("url", "")))).casefold()
+        return call.tool == tool and content.removeprefix("domain:") in address
     if tool.startswith("mcp__"):
         return call.tool == tool
-    group = TOOLS.get(call.tool)
-    return (tool, group) in (("Edit", "edit"), ("Read", "read")) and matches_path(
-        content, get_call_path(call, root), root
-    )
+    is_same = TOOLS.get(call.tool) == tool.lower()  # "edit" and "read" are groups
+    return is_same and matches_path(content, get_call_path(call, root), root)
 
 
 def matches_command(content: str, command: str) -> bool:

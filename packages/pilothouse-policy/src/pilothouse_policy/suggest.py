@@ -150,7 +150,7 @@ class Suggestion(Struct, frozen=True):
         return tuple(self._try(call) for call in calls)
 
     def _try(self, call: RecordedCall) -> TriedCall:
-        shown, need = show_call(call), find_need(call, self.root)
+        need = find_need(call, self.root)
         found: tuple[Literal["runs", "asks", "denied"], str]
         if (denying := _find_denying(self.deny, call, self.root)) is not None:
             found = "denied", denying.rule
@@ -161,7 +161,7 @@ class Suggestion(Struct, frozen=True):
             alone = next((text for pair, text in rules if is_allowed([pair], call, self.root)), None)
             is_runnable = alone is not None or is_allowed([pair for pair, _ in rules], call, self.root)
             found = ("runs", alone or "several rules") if is_runnable else ("asks", need.reason or "no rule matches")
-        return TriedCall(found[0], shown, found[1], escape(call.session), call.outcome)
+        return TriedCall(found[0], show_call(call), found[1], escape(call.session), call.outcome)
 
     def __str__(self) -> str:
         lines = [f"{_count(self.calls, 'call')} of {_count(self.sessions, 'session')} in {escape(self.root)}"]
