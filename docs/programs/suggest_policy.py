@@ -36,7 +36,8 @@ async def main() -> None:
 
         result = await agent.query("work", can_use_tool=ask_person)
         config = model.home / ".claude"
-        messages = get_session_messages(result.session_id, config_dir=config)
+        session = result.session_id or ""
+        messages = get_session_messages(session, config_dir=config)
         suggestion = suggest_policy(read_calls(messages), root=root)
         for rule in suggestion.rules:
             print("allow", rule.rule, "-", rule.allows)

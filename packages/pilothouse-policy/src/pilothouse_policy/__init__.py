@@ -5,8 +5,6 @@ Start reading at `report.py` (the API), then `outcomes.py`. `suggest.py` propose
 
 from pilothouse_policy.denied_models import DeniedModelsMatch as DeniedModelsMatch
 from pilothouse_policy.denied_models import match_denied_models as match_denied_models
-from pilothouse_policy.recorded_calls import CallOutcome as CallOutcome
-from pilothouse_policy.recorded_calls import Denier as Denier
 from pilothouse_policy.recorded_calls import RecordedCall as RecordedCall
 from pilothouse_policy.recorded_calls import read_calls as read_calls
 from pilothouse_policy.report import Policy as Policy

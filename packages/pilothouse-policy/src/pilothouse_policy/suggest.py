@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -217,11 +217,11 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
         raise UsageError(f"suggest_policy: expected the absolute path of a project, got {root!r:.80}")
     known = [(call, find_need(call, root)) for call in calls]
     denied = [call for call, _ in known if call.outcome == "denied"]
-    evidence: dict[tuple[str, str], list[RecordedCall]] = {}
+    evidence: _Groups = {}
     for call, need in known:
         if call.outcome == "ran" and need.kind == "rule":
             evidence.setdefault((need.tool, need.content), []).append(call)
-    rules = [_make_rule(tool, content, found) for (tool, content), found in _choose(evidence, denied, root) if found]
+    rules = [_make_rule(*key, found) for key, found in _choose(evidence, denied, root)]
     ran = [call for call, _ in known if call.outcome == "ran"]
     deny = (*_deny_what_was_denied(known, ran, root), *_deny_guarded(ran, root))
     pairs = [_split_rule(rule) for rule in rules]
@@ -232,12 +232,11 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
             free.append((call, need.reason))
         elif call.outcome == "denied" or not is_allowed(pairs, call, root):
             asking.append((call, _explain(call, need, denied, root)))
-    has_commands = any(call.tool == "Bash" for call in ran)
     return Suggestion(
         root=root,
         rules=tuple(rules),
         deny=deny,
-        sandbox=_make_sandbox(rules) if has_commands else None,
+        sandbox=_make_sandbox(rules) if any(call.tool == "Bash" for call in ran) else None,
         still_asks=_group(asking),
         needs_no_rule=_group(free),
         sessions=len({call.session for call, _ in known}),
@@ -245,12 +244,11 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
     )
 
 
-_Found = tuple[tuple[str, str], list[RecordedCall]]
+_Key: TypeAlias = tuple[str, str]  # the tool and the content of a rule
+_Groups: TypeAlias = dict[_Key, list[RecordedCall]]
 
 
-def _choose(
-    evidence: Mapping[tuple[str, str], list[RecordedCall]], denied: Sequence[RecordedCall], root: str
-) -> Iterator[_Found]:
+def _choose(evidence: _Groups, denied: Sequence[RecordedCall], root: str) -> Iterator[tuple[_Key, list[RecordedCall]]]:
     """Yield rules with their calls: wider ones where that is safe, and none that may match a denied call."""
     left = dict(evidence)
     for wider, members in _propose_wider(evidence):
@@ -264,12 +262,10 @@ def _choose(
             yield key, found
 
 
-def _propose_wider(
-    evidence: Iterable[tuple[str, str]],
-) -> Iterator[tuple[tuple[str, str], list[tuple[str, str]]]]:
+def _propose_wider(evidence: Iterable[_Key]) -> Iterator[tuple[_Key, list[_Key]]]:
     """Yield rules with a wildcard, and the narrower ones that each replaces; folders before those inside them."""
-    beginnings: dict[str, list[tuple[str, str]]] = {}
-    folders: dict[str, list[tuple[str, str]]] = {}
+    beginnings: dict[str, list[_Key]] = {}
+    folders: dict[str, list[_Key]] = {}
     for tool, content in evidence:
         beginning = " ".join(content.split()[:2])
         if tool == "Bash" and beginning in READ_ONLY_PREFIXES and "&&" not in content and ";" not in content:
@@ -293,28 +289,28 @@ _ALLOWS = {
 }
 
 
-def _make_rule(tool: str, content: str, found: Sequence[RecordedCall]) -> SuggestedRule:
-    allows = _ALLOWS.get(tool, "this tool with any input")
+def _make_rule(tool: str, content: str, found: Sequence[RecordedCall], purpose: str = "") -> SuggestedRule:
+    allows = purpose or _ALLOWS.get(tool, "this tool with any input")
     if content.endswith(":*"):
         allows = f"{content.removesuffix(':*')} with any arguments; it only reads"
     elif content.endswith(WHOLE_FOLDER):
         allows = "changing and making every file below this folder, except where a rule denies it"
     text = f"{tool}({content})" if content else tool
-    return SuggestedRule(text, allows, len(found), _list_sessions(found), _show_some(found))
+    sessions = tuple(dict.fromkeys(escape(call.session) for call in found))
+    return SuggestedRule(text, allows, len(found), sessions, _show_some(found))
 
 
 def _deny_what_was_denied(
     known: Sequence[tuple[RecordedCall, Need]], ran: Sequence[RecordedCall], root: str
 ) -> Iterator[SuggestedRule]:
     """Yield a rule for each call that a person denied, if it is exact and refuses nothing that ran."""
-    groups: dict[tuple[str, str], list[RecordedCall]] = {}
+    groups: _Groups = {}
     for call, need in known:
         if call.outcome == "denied" and call.denied_by == "person" and (key := _find_exact(call, need, root)):
             groups.setdefault(key, []).append(call)
     for (tool, content), found in groups.items():
         if not any(may_match(tool, content, call, root) for call in ran):
-            text = f"{tool}({content})" if content else tool
-            yield SuggestedRule(text, "a person denied it", len(found), _list_sessions(found), _show_some(found))
+            yield _make_rule(tool, content, found, "a person denied it")
 
 
 def _find_exact(call: RecordedCall, need: Need, root: str) -> tuple[str, str] | None:
@@ -369,7 +365,7 @@ def _explain(call: RecordedCall, need: Need, denied: Sequence[RecordedCall], roo
 
 
 def _group(calls: Iterable[tuple[RecordedCall, str]]) -> tuple[OtherCalls, ...]:
-    groups: dict[tuple[str, str], list[RecordedCall]] = {}
+    groups: _Groups = {}
     for call, reason in calls:
         groups.setdefault((call.tool, reason), []).append(call)
     return tuple(OtherCalls(escape(tool), why, len(found), _show_some(found)) for (tool, why), found in groups.items())
@@ -398,10 +394,6 @@ def _to_wire(value: Any) -> Any:
 def _split_rule(rule: SuggestedRule) -> tuple[str, str]:
     parsed = OptionRule(rule.rule, "allow", "")
     return parsed.tool, parsed.pattern
-
-
-def _list_sessions(calls: Iterable[RecordedCall]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(escape(call.session) for call in calls))
 
 
 def _show_some(calls: Iterable[RecordedCall]) -> tuple[str, ...]:
