@@ -294,3 +294,63 @@ async def check_attacks_do_not_run(project: Project, suggestion: Suggestion) -> 
     recorded = [RecordedCall(call.name, dict(call.input), "failed") for call in attacks if isinstance(call.input, dict)]
     runs = {each.call for each in suggestion.try_on(recorded) if each.outcome == "runs"}
     assert runs <= {"'src/link/planted'", "'src/link/other.md'"}
+
+
+TRIED = """tool test
+tool test && tool test
+tool test; tool two words
+timeout 5 tool test
+nice tool test
+nohup tool test
+time tool test
+command tool test
+tool test 2>&1
+tool test > /dev/null
+tool test # why
+  tool test
+git describe
+git describe --all
+git  describe --tags && tool test
+tool  test
+tool test -v
+tool "test"
+tool test; other
+tool test | other
+tool test &
+tool test > out
+tool test < in
+tool test < /etc/hostname
+tool test < ../in
+tool test << in
+(tool test)
+tool test $(other)
+tool test `other`
+FOO=1 tool test
+env tool test
+xargs tool test
+bash -c 'tool test'
+git describes
+git -C . describe
+git describe > out
+git describe $(other)"""
+
+
+async def test_the_dry_run_agrees_with_the_cli_on_commands(claude: Any, scripted_model: ScriptedModel) -> None:
+    root = str(claude.cwd)
+    recorded = ["tool test", "tool two words", *(f"git describe {flag}" for flag in ("--all", "--tags", "--long"))]
+    evidence = [RecordedCall("Bash", {"command": command}, "ran", cwd=root) for command in recorded]
+    suggestion = suggest_policy(evidence, root=root)
+    commands = [*TRIED.split("\n"), "tool test\ntool two words", "tool test\nother"]
+    calls = [bash(command) for command in commands]
+    scripted_model.reply([ToolUse(call.name, call.input, id=f"toolu_{at}") for at, call in enumerate(calls)])
+    scripted_model.reply("done")
+    asked: set[str] = set()
+
+    def note(request: ph.PermissionRequest) -> bool:
+        asked.add(request.tool_use_id or "")
+        return False
+
+    await claude.ask(can_use_tool=note, **suggestion.options())
+    happened = {command: "asks" if f"toolu_{at}" in asked else "runs" for at, command in enumerate(commands)}
+    tried = suggestion.try_on(RecordedCall("Bash", {"command": command}, "ran", cwd=root) for command in commands)
+    assert dict(zip(commands, (each.outcome for each in tried), strict=True)) == happened

@@ -242,7 +242,9 @@ def _find_danger(command: str, call: RecordedCall, root: str) -> str:
 _CHAINED = re.compile(r"&&|\|\||[;|&\n]")
 _COMPUTED = re.compile(r"\$\(|`|<\(|>\(")
 # What Claude Code takes away before it compares a command with a rule.
-_HARMLESS_TAIL = re.compile(r"\s*(?:\d*>\s*/dev/null|\d*>&\d)(?=\s|$)|\s#.*$", re.MULTILINE)
+_HARMLESS_TAIL = re.compile(
+    r"\s*(?:\d*>\s*/dev/null|\d*>&\d|<\s*(?![/~]|\S*\.\.)[\w./-]+)(?=\s|$)|\s#.*$", re.MULTILINE
+)
 _WRAPPER = r"(?:nohup|time|command|nice(?:\s+-n\s+\d+)?|timeout\s+\d+[smhd]?)"
 _WRAPPERS = re.compile(rf"^\s*(?:{_WRAPPER}\s+)*")
 # What may stand around a command at most.
