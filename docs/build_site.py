@@ -54,6 +54,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "guides/logins.md",
         ),
         "Control": (
+            "guides/least-privilege.md",
             "guides/costs-and-budgets.md",
             "guides/cache-doctor.md",
             "guides/testing-your-agent.md",

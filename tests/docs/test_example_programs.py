@@ -374,6 +374,19 @@ def test_blocking_threads(model: ScriptedModel, run: Run) -> None:
     assert output[1].startswith("b.txt: failed: ")
 
 
+def test_suggest_policy(run: Run) -> None:
+    also = "this text, alone or joined with other commands that run; files of the project decide what it does"
+    assert run("suggest_policy.py").stdout.splitlines() == [
+        f"allow Bash(touch notes.txt) - {also}",
+        f"allow Bash(git status --short) - {also}",
+        "allow Edit(/a.txt) - changing this file",
+        "deny Bash(git push) - a person denied it",
+        "asks 'touch notes.txt; curl evil.example'",
+        "asks 'git status --short > x'",
+        "denied: git push",
+    ]
+
+
 def test_audit_hook(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_text("old")
     calls = [ToolUse("Bash", {"command": command}) for command in ("ls", "cd . && rm old.txt", "cat none")]

@@ -160,13 +160,15 @@ def parse(argv: list[str] | None) -> Any:
         own["settings"] = _read_settings(asked)
     if kind is flags.ChatRequest:
         own["flags"] = tuple(collect_flags(words[1:], known, _SESSION_OPTIONS))
-    if kind is flags.SessionsRequest:
-        own["request"] = flags.make_request(flags.SESSION_ACTIONS[asked.action][1], asked)
+    if kind in flags.ACTIONS:
+        own["request"] = flags.make_request(flags.ACTIONS[kind][asked.action][1], asked)
     return flags.make_request(kind, asked, **own)
 
 
 def _add_default_action(words: list[str]) -> list[str]:
-    """Add the action `list` to `pilothouse sessions` without an action."""
+    """Add the action `list` to `pilothouse sessions` without an action; `policy` alone is a flag of `options`."""
+    if words[:1] == ["policy"] and (len(words) == 1 or words[1] in ("--json", "--config")):
+        return ["options", "--policy", *words[1:]]
     lists = words[:1] == ["sessions"] and (len(words) == 1 or words[1] in ("--all", "--directory", "--json", "--limit"))
     return ["sessions", "list", *words[1:]] if lists else words
 
@@ -198,8 +200,8 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
         flags.add_flags(below[name], command.request, show_all=show_all)
         if "settings" in command.request.__dataclass_fields__:
             _add_settings(below[name], command.request, show_all=show_all)
-        if command.request is flags.SessionsRequest:
-            _add_session_actions(below[name])
+        if command.request in flags.ACTIONS:
+            _add_actions(below[name], flags.ACTIONS[command.request])
     return parser, below
 
 
@@ -213,9 +215,9 @@ def _list_commands() -> str:
     )
 
 
-def _add_session_actions(parser: argparse.ArgumentParser) -> None:
+def _add_actions(parser: argparse.ArgumentParser, known: Mapping[str, tuple[str, type[Any]]]) -> None:
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-    for name, (text, kind) in flags.SESSION_ACTIONS.items():
+    for name, (text, kind) in known.items():
         described = f"{text[:1].upper()}{text[1:]}."
         below = actions.add_parser(name, help=text, description=described, formatter_class=HelpFormatter)
         flags.add_flags(below, kind, show_all=True)
@@ -344,6 +346,7 @@ COMMANDS: dict[str, Command] = {
     "sessions": Command(flags.SessionsRequest, "sessions.sessions", _LOOK),
     "usage": Command(flags.BreakdownRequest, "usage.usage", _LOOK),
     "options": Command(flags.OptionsRequest, "options.show_options", _LOOK, has_answer=False),
+    "policy": Command(flags.PolicyRequest, "policy.suggest", _LOOK),
     "replay": Command(flags.ReplayRequest, "replay.replay", _LOOK),
 }
 

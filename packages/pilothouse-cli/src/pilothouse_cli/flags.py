@@ -417,6 +417,44 @@ class OptionsRequest(ConfiguredRequest):
 
 
 @request
+class SuggestRequest:
+    """Propose the narrowest permissions that recorded sessions needed."""
+
+    sessions: tuple[str, ...] = argument(
+        "ids of sessions, or transcript files (default: all sessions of the project)",
+        "SESSION|FILE",
+        (),
+        nargs="*",
+        action="store",
+    )
+    project: str = flag("the project (default: the current directory)", "DIR", ".")
+    tried: tuple[str, ...] = flag(
+        "show what would become of the calls of this session or file; repeatable", "SESSION|FILE", (), names=("--try",)
+    )
+    write: str | None = flag("write the proposal as a settings file; an existing file is not changed", "FILE")
+    force: bool = flag("let --write replace an existing file", default=False)
+    json: bool = flag("print one JSON object", default=False)
+
+
+@request
+class PolicyRequest:
+    """Suggest permissions that fit the work of recorded sessions.
+
+    Reads the transcripts of earlier sessions, and proposes the narrowest rules under which their work would run without
+    a request, each with the calls that it stands on. Calls that were denied never get a rule. Starts nothing, and
+    changes nothing without --write. Without `suggest`: the same as `pilothouse options --policy`.
+
+    Examples:
+      pilothouse policy suggest
+      pilothouse policy suggest 1f0c --try 2a7b
+      pilothouse policy suggest --write .claude/settings.json
+    """
+
+    action: str
+    request: Any
+
+
+@request
 class ReplayRequest:
     """Show a recorded run.
 
@@ -583,6 +621,11 @@ SESSION_ACTIONS: dict[str, tuple[str, type[Any]]] = {
     "unarchive": ("unarchive a session", SessionRequest),
     "usage": ("show tokens and cost by day, session or model", UsageRequest),
 }
+ACTIONS: dict[type[Any], dict[str, tuple[str, type[Any]]]] = {
+    PolicyRequest: {"suggest": ("propose the narrowest permissions that recorded sessions needed", SuggestRequest)},
+    SessionsRequest: SESSION_ACTIONS,
+}
+"""The actions of the commands that have some, each with its help and its request."""
 
 
 DEFAULT_PORT = 8750

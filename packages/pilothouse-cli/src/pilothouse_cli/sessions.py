@@ -213,10 +213,10 @@ def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
 
 
 def resolve_id(name: str | None) -> str:
-    """Return the id of the session that begins with these characters.
+    """Return the id of the one session whose id is, or begins with, `name`.
 
     Raises:
-        UsageError: they are not the beginning of an id, or of several.
+        UsageError: `name` is no beginning of an id, or that of several sessions.
         SessionNotFoundError: there is no such session.
     """
     prefix = (name or "").lower()
@@ -240,7 +240,7 @@ def print_json(value: Any) -> None:
 
 
 def print_problem(screen: Screen, problem: TranscriptProblem) -> None:
-    """Say what of a transcript could not be read."""
+    """Report a part of a transcript that could not be read."""
     screen.note(f"pilothouse: {problem}", "warning")
 
 

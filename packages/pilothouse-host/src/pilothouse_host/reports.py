@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, Response
 
 from pilothouse.errors import PilothouseError, SessionNotFoundError
 from pilothouse.permissions import Asks
-from pilothouse.support import encode_json, run_blocking, to_json_values
+from pilothouse.support import encode_json, mask, run_blocking, to_json_values
 from pilothouse_access.guard import RefusedRequestError, find_access
 from pilothouse_fleet.results import run_row
 from pilothouse_fleet.run import STATES, Run
 from pilothouse_fleet.submission import open_journal_for_reading
 from pilothouse_host.host import Host
 from pilothouse_host.server_sessions import RestSession
-from pilothouse_policy import effective_policy
+from pilothouse_policy import effective_policy, read_calls, suggest_policy
 from pilothouse_transcripts import (
     SessionInfo,
     archive_session,
@@ -40,6 +40,7 @@ from pilothouse_transcripts import (
     unarchive_session,
     usage_report,
 )
+from pilothouse_transcripts.conversation import get_file_messages
 from pilothouse_usage import session_breakdown
 
 MAX_ITEMS = 200
@@ -50,6 +51,8 @@ MAX_PLACE = 10**12
 """Maximum number of items before the first one of a response."""
 MAX_PROMPT_CHARS = 500
 """Characters of the prompt of a run."""
+MAX_SUGGESTED = 100
+"""Maximum number of transcripts that a suggestion stands on."""
 MAX_TEXT_CHARS = 2000
 """Characters of the answer of a run."""
 
@@ -178,6 +181,30 @@ async def handle_policy(host: Host, request: Request) -> Response:
         options = session.complete_options().with_(can_use_tool=None)
         body |= await session.describe_health()
     return HostResponse({**body, "policy": to_json_values(effective_policy(options))})
+
+
+async def handle_suggestion(host: Host, request: Request) -> Response:
+    """Respond with the permissions that the recorded work of a project needed; nothing is applied.
+
+    The project is that of `session`, or the first directory of the host. The newest transcripts of it count.
+    """
+    _check_owner(request)
+    owner, shown = find_access(request).owner, request.query_params.get("session")
+    session = None if shown is None else host.get(shown, owner)
+    if session is not None and (not isinstance(session, RestSession) or session.options is None):
+        raise RefusedRequestError("bad_request", "the host does not know the options of this session")
+    given = None if session is None else session.complete_options().cwd
+    config_dir = host.config_directory
+
+    def suggest() -> dict[str, Any]:
+        root = os.path.realpath(given or host.policy.roots[0])
+        known = (info for info in list_sessions(config_dir=config_dir) if _is_below(info.cwd, (root,)))
+        files = [Path(info.path) for info in islice(known, MAX_SUGGESTED)]
+        calls = (call for file in files for call in read_calls(get_file_messages(file), file.stem))
+        suggestion = suggest_policy(calls, root=root)
+        return mask({"suggestion": to_json_values(suggestion), "settings": suggestion.settings()})
+
+    return HostResponse(await run_blocking(suggest))
 
 
 async def handle_fleet(host: Host, request: Request) -> Response:

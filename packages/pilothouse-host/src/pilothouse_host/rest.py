@@ -329,6 +329,7 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/usage/{id}", "GET", reports.handle_breakdown),
         ("/v1/fleet", "GET", reports.handle_fleet),
         ("/v1/policy", "GET", reports.handle_policy),
+        ("/v1/policy/suggestion", "GET", reports.handle_suggestion),
         ("/v1/sessions/{id}/asks/{ask}", "POST", _settle_approval),
     )
     return [Route(path, _make_endpoint(host, answer), methods=[method]) for path, method, answer in table]

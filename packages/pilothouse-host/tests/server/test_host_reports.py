@@ -16,6 +16,7 @@ import pilothouse as ph
 from pilothouse_fleet import Fleet
 from pilothouse_host import ClientLimits
 from pilothouse_testing import FakeCLI, ScriptedModel
+from pilothouse_transcripts import project_key
 
 MakeHost = Callable[..., Served]
 ELSEWHERE = "11111111-2222-4333-8444-555555555555"
@@ -89,6 +90,50 @@ def test_transcripts_and_usage_of_the_real_cli(
     assert (shown["mcp_servers"], shown["mcp_problem"]) == ([], None)
     assert shown["isolation"]["key_source"]
     assert get(f"/v1/policy?session={made['id']}", token=ann)[0] == 404
+
+
+def write_calls(home: Path, cwd: Path, session: str, command: str) -> None:
+    """Write a conversation with a command that ran."""
+    call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": command}}
+    answer = {"type": "tool_result", "tool_use_id": "t1", "content": "x", "is_error": False}
+    bodies = {
+        "user": {"role": "user", "content": "go"},
+        "assistant": {"id": "m1", "role": "assistant", "model": "m", "content": [call]},
+        "result": {"role": "user", "content": [answer]},
+    }
+    parent, rows = None, list[str]()
+    for name, body in bodies.items():
+        row = {"uuid": f"{session}{name}", "parentUuid": parent, "type": body["role"], "message": body}
+        rows.append(json.dumps({**row, "sessionId": session, "cwd": str(cwd), "timestamp": "2026-11-03T12:00:00Z"}))
+        parent = row["uuid"]
+    place = home / ".claude" / "projects" / project_key(cwd) / f"{session}.jsonl"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("\n".join(rows) + "\n")
+
+
+def test_a_suggestion_is_for_the_project_and_the_operator(serve_host: MakeHost, tmp_path: Path) -> None:
+    ann, home = "ann-token-0123456789", tmp_path / "home"
+    with FakeCLI().text("Hello") as fake:
+        served = serve_host(cli=fake.path, environ={"HOME": str(home), "PATH": "/usr/bin:/bin"}, tokens={"ann": ann})
+        root = Path(served.host.policy.roots[0])
+        (root / "shop").mkdir()
+        write_calls(home, root / "shop", ELSEWHERE, "npm test")
+        write_calls(home, root, ELSEWHERE.replace("1", "2"), "make sk-ant-api03-abcdefghijklmnopqrstuvwxyz")
+        write_calls(home, tmp_path, ELSEWHERE.replace("1", "3"), "make elsewhere")
+
+        def get(query: str = "", token: str = TOKEN) -> tuple[int, Any]:
+            return served.request("GET", f"/v1/policy/suggestion{query}", token=token)
+
+        status, found = get()
+        assert (status, found["suggestion"]["root"], found["suggestion"]["calls"]) == (200, str(root), 2)
+        assert found["settings"]["permissions"]["allow"] == ["Bash(npm test)"]
+        assert "sk-ant-api03-abc" not in json.dumps(found)
+        given = {"prompt": "x", "options": {"cwd": str(root / "shop")}}
+        made = served.request("POST", "/v1/sessions", given)[1]["id"]
+        found = get(f"?session={made}")[1]
+        assert (found["suggestion"]["root"], found["suggestion"]["sessions"]) == (str(root / "shop"), 1)
+        assert get(token=ann)[0] == 403
+        assert get("?session=none")[0] == 404
 
 
 def test_the_policy_names_the_limits(serve_host: MakeHost) -> None:

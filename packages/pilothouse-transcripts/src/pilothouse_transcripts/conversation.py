@@ -302,6 +302,19 @@ def get_subagent_messages(
     return _read_messages(found, set(), limit, offset, True, on_problem, agent=read_subagent_info(found))
 
 
+def get_file_messages(path: Path, *, on_problem: OnProblem = ignore_problem) -> list[Message]:
+    """Return the messages of a transcript file, with those that compactions replaced, and of the sub-agents beside it.
+
+    Args:
+        path: the file. If it cannot be read, that is a problem.
+        on_problem: called with each line that cannot be read.
+    """
+    messages = _read_messages(path, set(), None, 0, True, on_problem)
+    for _, file in list_agent_files(path):
+        messages += _read_messages(file, set(), None, 0, True, on_problem, agent=read_subagent_info(file))
+    return messages
+
+
 class SubagentInfo(Struct, frozen=True, rename="camel"):
     """The CLI's metadata of a sub-agent.
 

@@ -18,8 +18,8 @@ pilothouse exactly, as the packages of this repository do.
   `find_similar_name`, `make_lazy_exports` (names that a package loads on first use)
 """
 
-from pilothouse.hints import find_similar_name as find_similar_name
 from pilothouse.engine.tasks import spawn as spawn
+from pilothouse.hints import find_similar_name as find_similar_name
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.media import sniff_media_type as sniff_media_type
 from pilothouse.messages.base import to_json_values as to_json_values

@@ -39,8 +39,48 @@ export function PolicyPage() {
         ${found.mcp_servers.filter((/** @type {any} */ server) => server.status === "needs-auth").map((/** @type {any} */ server) => html`<${LoginCard} key=${server.name} session=${chosen} server=${server.name}
           login=${sessions.get(chosen)?.logins?.find((each) => each.server === server.name)} />`)}`
         : html`<p class="hint">This session has no MCP servers, or its process is not running.</p>`}</section>`}
+    <${Suggestion} key=${chosen} session=${chosen} />
     ${chosen && found?.isolation && html`<${Facts} title="Loaded although no option asked for it" items=${found.isolation.unexpected} none="Nothing." />`}
   </main>`;
+}
+
+/** Permissions that fit the recorded work of the project; nothing is applied. @param {{session: string}} props */
+function Suggestion({ session }) {
+  const [found, setFound] = useState(/** @type {any} */ (null));
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState("");
+  const load = () => {
+    setBusy(true);
+    setProblem("");
+    call("GET", `v1/policy/suggestion${session ? `?session=${session}` : ""}`).then(setFound, (error) => setProblem(error.message)).finally(() => setBusy(false));
+  };
+  const { suggestion } = found ?? {};
+  const seen = suggestion?.deny.filter((/** @type {any} */ rule) => rule.calls || rule.refuses) ?? [];
+  const always = suggestion?.deny.filter((/** @type {any} */ rule) => !rule.calls && !rule.refuses) ?? [];
+  return html`<section class="suggestion"><h2>Suggested permissions</h2>
+    <p class="hint">The narrowest rules under which the recorded work of this project would run again. Nothing is applied.</p>
+    <button disabled=${busy} onClick=${load}>${busy ? "Reading transcripts…" : "Suggest"}</button>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+    ${suggestion && !suggestion.calls && html`<p>There are no recorded tool calls in ${suggestion.root}.</p>`}
+    ${suggestion?.calls > 0 && html`<p>From ${count(suggestion.calls, "call")} of ${count(suggestion.sessions, "session")} in <code>${suggestion.root}</code>.</p>
+      <${Evidence} title="Would allow" icon="check" rows=${suggestion.rules.map((/** @type {any} */ rule) => [rule.rule, rule.allows, describe(rule)])} />
+      <${Evidence} title="Would deny" icon="shield" rows=${[...seen.map((/** @type {any} */ rule) => [rule.rule, rule.allows, describe(rule)]), [always.map((/** @type {any} */ rule) => rule.rule).join(", "), "secrets, and files that name programs or permissions", "always proposed"]]} />
+      <${Evidence} title="Would keep asking" icon="inbox" rows=${suggestion.still_asks.map((/** @type {any} */ each) => [each.examples.join(", "), each.reason, `${each.tool}, ${count(each.calls, "call")}`])} />
+      <details class="panel outcome"><summary><${Icon} name="shield" /><h3>As a settings file</h3></summary><pre tabindex="0">${JSON.stringify(found.settings, null, 2)}</pre></details>`}
+  </section>`;
+}
+
+/** @param {number} number @param {string} noun */
+const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
+/** What a rule stands on. @param {any} rule */
+const describe = (rule) => rule.refuses ? `would have refused ${count(rule.refuses, "call")} that ran` : `${count(rule.calls, "call")} of ${count(rule.sessions.length, "session")}: ${rule.examples.join(", ")}`;
+
+/** @param {{title: string, icon: string, rows: string[][]}} props */
+function Evidence({ title, icon, rows }) {
+  if (!rows.length) return null;
+  return html`<details class="panel outcome" open><summary><${Icon} name=${icon} /><h3>${title}</h3><span class="count">${rows.length}</span></summary>
+    <table><tbody>${rows.map(([rule, reason, evidence]) => html`<tr><th scope="row">${rule}</th><td>${reason}</td><td class="hint">${evidence}</td></tr>`)}</tbody></table></details>`;
 }
 
 /** Rows that differ in the tool only, as one. @param {any[]} rows */
