@@ -424,6 +424,7 @@ PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dont
 # fmt: off
 TEXT = ValueType("text without NUL or lone surrogates", _read_if(is_text))
 NAME = ValueType("non-empty text", _read_name, metavar="NAME")
+ID = ValueType("non-empty text", _read_name, metavar="ID")
 URL = ValueType("an address such as 'https://…'", _read_if(lambda v: is_name(v) and "://" in v), metavar="URL")
 UUID = ValueType("a UUID", _read_if(_is_uuid), metavar="UUID")
 BOOL = ValueType("True or False", _read_if(lambda v: isinstance(v, bool)), parse_bool, "true|false", "bool")
