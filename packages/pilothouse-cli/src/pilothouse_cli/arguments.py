@@ -196,6 +196,8 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
             allow_abbrev=False,
         )
         flags.add_flags(below[name], command.request, show_all=show_all)
+        if flags.has_rare_flags(command.request):
+            below[name].add_argument("--help-all", action="help", help="show this help with every option")
         if "settings" in command.request.__dataclass_fields__:
             _add_settings(below[name], command.request, show_all=show_all)
         if command.request is flags.SessionsRequest:
@@ -214,16 +216,18 @@ def _list_commands() -> str:
 
 
 def _add_session_actions(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(
+        prog=f"{PROGRAM} sessions", title="actions", dest="action", metavar="ACTION", required=True
+    )
     for name, (text, kind) in flags.SESSION_ACTIONS.items():
         described = f"{text[:1].upper()}{text[1:]}."
-        below = actions.add_parser(name, help=text, description=described, formatter_class=HelpFormatter)
+        usage = flags.make_usage(kind)
+        below = actions.add_parser(name, help=text, usage=usage, description=described, formatter_class=HelpFormatter)
         flags.add_flags(below, kind, show_all=True)
 
 
 def _add_settings(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: bool) -> None:
     """Add the flags of the options of a query, in the groups of their table."""
-    parser.add_argument("--help-all", action="help", help="show this help with every option")
     parser.add_argument(
         "--transport",
         dest=_OPTION_DEST + "transport",
@@ -259,8 +263,9 @@ def _add_settings(parser: argparse.ArgumentParser, kind: type[Any], *, show_all:
 
 
 _RARE_FOR: Mapping[type[Any], Collection[str]] = {
+    flags.AcpRequest: ("continue_conversation", "json_schema", "resume", "timeout"),
     flags.ChatRequest: ("json_schema",),
-    flags.FleetRequest: ("continue_conversation", "resume"),
+    flags.FleetRequest: ("continue_conversation", "max_budget_usd", "resume"),
 }
 """Usual options that are rare for a command."""
 

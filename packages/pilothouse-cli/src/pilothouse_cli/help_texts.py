@@ -15,8 +15,8 @@ from pilothouse.options import TABLE, Option
 
 USUAL_OPTIONS: Mapping[str, str] = {
     "model": "opus, sonnet, haiku or the id of a model",
-    "allowed_tools": "tools that run without asking, such as 'Read,Bash(git log:*)'",
-    "permission_mode": "what happens to other tool calls, such as acceptEdits",
+    "allowed_tools": "run these without asking: 'Read,Bash(git log:*)'",
+    "permission_mode": "mode for other tool calls, such as acceptEdits",
     "max_turns": "stop after N turns of the model",
     "max_budget_usd": "stop when the estimated cost passes this",
     "timeout": "fail after this long",
@@ -80,6 +80,30 @@ def describe_option(option: Option) -> str:
         return (named and get_flag(named)) or match[1]
 
     return re.sub(r"`([^`]+)`", to_flag, _SHELL_WORDS.get(option.name, option.doc))
+
+
+_MENTION = re.compile(
+    rf"`(?P<quoted>{'|'.join(TABLE)})`"
+    rf"|\b(?P<given>{'|'.join(TABLE)})=(?P<value>\[\]|\[…\]|True|\{{[^}}]*\}})"
+    rf"|(?<![\w-])(?P<name>{'|'.join(name for name in TABLE if '_' in name)})\b"
+    rf"|(?P<start>(?m:^)|: )(?P<first>{'|'.join(TABLE)})(?=$|: | does not| has |, )"
+)
+_SHELL_VALUES = {"[]": " ''", "[…]": " A,B", "True": ""}
+_FUNCTIONS = {"can_use_tool": "the permission function of a program"}
+
+
+def spell_options(text: str) -> str:
+    """Return a text about options, written for Python, in the words of a shell: `allowed_tools` as --allowed-tools."""
+
+    def spell(found: re.Match[str]) -> str:
+        name = found["quoted"] or found["given"] or found["name"] or found["first"]
+        flag = get_flag(TABLE[name]) or _FUNCTIONS.get(name, name)
+        value = found["value"] or ""
+        if value.startswith("{"):
+            value = f" '{value.replace(chr(39), chr(34)).replace('True', 'true')}'"
+        return f"{found['start'] or ''}{flag}{_SHELL_VALUES.get(value, value)}"
+
+    return _MENTION.sub(spell, text).replace("no function", "nobody")
 
 
 class HelpFormatter(argparse.HelpFormatter):

@@ -16,7 +16,7 @@ from pilothouse.options import TABLE, Option, OptionExplanation
 from pilothouse.support import find_similar_name
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
-from pilothouse_cli.help_texts import get_flag
+from pilothouse_cli.help_texts import get_flag, spell_options
 from pilothouse_cli.screen import Screen
 from pilothouse_policy import effective_policy
 
@@ -25,7 +25,7 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
     """Show the table or one option."""
     if request.policy:
         policy = effective_policy(default_agent())
-        return _print(policy if request.json else None, str(policy), screen)
+        return _print(policy if request.json else None, spell_options(str(policy)), screen)
     rows = default_agent().options.explain()
     names = [_find_option(request.name)] if request.name else list(TABLE)
     if request.explain:
