@@ -181,7 +181,7 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
         ((), b"nul \0 here", "NUL"),
         (("hi", "--cwd", "/no/such/place"), None, "no directory /no/such/place"),
         (("hi", "--cli", "/no/such/claude"), None, "pilothouse install-cli"),
-        (("hi", "--resume", "a", "--continue"), None, "exclude each other"),
+        (("hi", "--resume", "a", "--continue"), None, "cannot be combined"),
         (("hi", "--fork-session"), None, "needs"),
         (("hi", "--max-turns", "0"), None, "at least 1"),
         (("hi", "--local", "--model", "opus"), None, "--local brings its own model"),

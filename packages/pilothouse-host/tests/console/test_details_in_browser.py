@@ -187,9 +187,7 @@ def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted
     expect(page.get_by_label("Model")).to_have_value("sonnet")
     expect(page.get_by_label("Permission mode")).to_have_value("acceptEdits")
     scripted_model.on("third", reply="Three.")
-    scripted_model.on(
-        "Hi", reply="Hi."
-    )  # Claude Code tries out a model of another name
+    scripted_model.on("Hi", reply="Hi.")  # Claude Code tries out a model of another name
     model.fill("claude-haiku-4-5")  # a name that the list does not have
     page.get_by_label("Prompt", exact=True).fill("third")
     page.keyboard.press("Enter")
