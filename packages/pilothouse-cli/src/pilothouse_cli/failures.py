@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from pilothouse.errors import (
     AuthenticationError,
@@ -49,6 +50,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
     (CLIExitedError, "--verbose shows all its output"),
 )
+_MANAGED_SETTINGS = Path("/etc/claude-code/managed-settings.json")
 _SHOWN_PROMPT_CHARS = 60  # of a prompt that a suggestion repeats
 
 
@@ -140,6 +142,20 @@ def find_key(environ: Mapping[str, str], options: Options) -> str | None:
             return f"the option {name} is set"
     set_by_option = {name: value or "" for name, value in (options.env or {}).items()}
     return find_stored_key({**environ, **set_by_option})
+
+
+def lacks_key(options: Options) -> bool:
+    """Whether Claude Code certainly finds neither a key nor a login. Blocking.
+
+    On macOS a login is in the keychain; settings may name a program that prints a key.
+    """
+    if sys.platform == "darwin" or any((options.transport, options.settings, options.managed_settings)):
+        return False
+    if options.cli and os.sep in str(options.cli) and not Path(options.cli).exists():
+        return False  # another error comes first
+    project = Path(options.cwd or ".") / ".claude"
+    files = (project / "settings.json", project / "settings.local.json", _MANAGED_SETTINGS)
+    return not any(file.exists() for file in files) and find_key(os.environ, options) is None
 
 
 def explain_failure(error: Exception, local: str, options: Options, login: str | None = None) -> FailureReport:
