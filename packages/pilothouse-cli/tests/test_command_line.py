@@ -181,7 +181,8 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
         (("xyz",), "there is no command 'xyz'; the commands are demo, doctor, install-cli"),
         (("--model", "opus", "hi"), "--model goes after a command, as in `pilothouse ask --model …`"),
-        (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
+        (("ask", "hi", "--set", "foo=1"), "unknown option 'foo'; `pilothouse options` lists them (see"),
+        (("ask", "hi", "--set", "cli_path=x"), "unknown option 'cli_path': the name here is 'cli' (see"),
         (
             ("ask", "hi", "--json-schema", "{bad"),
             "expected a JSON object: a name in double quotes is missing, at character 2",

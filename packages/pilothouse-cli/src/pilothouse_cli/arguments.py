@@ -24,7 +24,14 @@ from pilothouse.options import TABLE, InvalidValueError, Option, value_types
 from pilothouse.options.value_types import make_parse_error
 from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
-from pilothouse_cli.help_texts import OVERVIEW, USUAL_OPTIONS, HelpFormatter, describe_option, get_flag
+from pilothouse_cli.help_texts import (
+    OVERVIEW,
+    USUAL_OPTIONS,
+    HelpFormatter,
+    describe_option,
+    explain_unknown_option,
+    get_flag,
+)
 
 if TYPE_CHECKING:
     from pilothouse_cli.screen import Screen
@@ -116,9 +123,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
     option = TABLE.get(name)
     if option is None:
-        near = find_similar_name(name, TABLE)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
+        raise argparse.ArgumentTypeError(explain_unknown_option(name))
     if option.secret:
         raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
     if option.value_type.parse is None:

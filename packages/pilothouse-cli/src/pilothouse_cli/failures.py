@@ -30,6 +30,7 @@ from pilothouse.options import CREDENTIAL_VARIABLES, Options
 from pilothouse.support import Redactor, secret_values
 from pilothouse.support import find_key as find_stored_key
 from pilothouse.transports import find_cli
+from pilothouse_cli.help_texts import spell_options_in_error
 from pilothouse_cli.screen import Screen
 
 FAILED = 1
@@ -69,6 +70,8 @@ def describe_failure(error: Exception) -> FailureReport:
     if isinstance(error, ReplayMismatch) and error.diff:
         return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
     text = join_lines(_describe_error(error))
+    if isinstance(error, PilothouseError):
+        text = spell_options_in_error(text)
     step = _find_next_step(error)
     return FailureReport(code, f"{text}; {step}" if step else text)
 

@@ -10,8 +10,10 @@ import re
 import textwrap
 from collections.abc import Mapping
 from itertools import groupby
+from typing import cast
 
-from pilothouse.options import TABLE, Option
+from pilothouse.errors import OptionsError
+from pilothouse.options import TABLE, Option, Options, Settings
 
 USUAL_OPTIONS: Mapping[str, str] = {
     "model": "opus, sonnet, haiku or the id of a model",
@@ -104,6 +106,34 @@ def spell_options(text: str) -> str:
         return f"{found['start'] or ''}{flag}{_SHELL_VALUES.get(value, value)}"
 
     return _MENTION.sub(spell, text).replace("no function", "nobody")
+
+
+_NAMED_IN_ERROR = re.compile(
+    r"\boptions? (?P<quote>'?)(?P<name>\w+)(?P=quote)|(?<=\band )'(?P<second>\w+)'(?= cannot)"
+    r"|(?<=\bneeds )'(?P<needed>\w+)'|(?<=\bor )'(?P<other>\w+)'(?=:|$)"
+)
+
+
+def spell_options_in_error(text: str) -> str:
+    """Return the text of an error about options in the words of a shell; one about a line of a file as it is."""
+    if re.match(r"(/|\w+\.toml|PILOTHOUSE_)", text):
+        return text
+    text = text.replace("with its session_id", "with --resume and its id")
+
+    def spell(found: re.Match[str]) -> str:
+        option = TABLE.get(next(name for name in found.groupdict().values() if name and name != "'"))
+        return (option and get_flag(option)) or found[0]
+
+    return re.sub(r"\(cli='([^']*)'\)", r"(--cli \1)", spell_options(_NAMED_IN_ERROR.sub(spell, text)))
+
+
+def explain_unknown_option(name: str) -> str:
+    """Say what an option is called here, or which name is similar."""
+    try:
+        Options(**cast("Settings", {name: None}))
+    except OptionsError as error:
+        return spell_options_in_error(str(error)).replace("`pilothouse.options.TABLE`", "`pilothouse options`")
+    return f"unknown option {name!r}"
 
 
 class HelpFormatter(argparse.HelpFormatter):

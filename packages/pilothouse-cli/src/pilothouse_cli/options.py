@@ -13,10 +13,9 @@ import msgspec
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Option, OptionExplanation
-from pilothouse.support import find_similar_name
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
-from pilothouse_cli.help_texts import get_flag, spell_options
+from pilothouse_cli.help_texts import explain_unknown_option, get_flag, spell_options
 from pilothouse_cli.screen import Screen
 from pilothouse_policy import effective_policy
 
@@ -53,8 +52,7 @@ def _find_option(name: str) -> str:
     name = name.strip().lstrip("-").replace("-", "_")
     if name in TABLE:
         return name
-    near = find_similar_name(name, TABLE)
-    raise UsageError(f"there is no option {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    raise UsageError(explain_unknown_option(name))
 
 
 def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:

@@ -159,8 +159,13 @@ async def test_a_host_that_runs_is_joined(
         assert capsys.readouterr().out == f"{url}/#token={TOKEN}\n"
         assert "joined the console that runs already" in notes.getvalue()  # the file of an older version
         monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", "another-token-9876543210")
-        for wrong in (url, "http://127.0.0.1:1", "file:///etc"):
-            with pytest.raises(UsageError, match="--join"):
+        for wrong, fault in (
+            (url, f"the host at {url} has another token; give its token in PILOTHOUSE_HOST_TOKEN or --token-file"),
+            ("http://127.0.0.1:1", "no host answers at http://127.0.0.1:1 "),
+            (f"{url}/v1/elsewhere", "is not a pilothouse host; check the address"),
+            ("file:///etc", "expected an address such as"),
+        ):
+            with pytest.raises(UsageError, match=f"--join: .*{re.escape(fault)}"):
                 await console.console(parse(["console", "--join", wrong]), screen)
 
 

@@ -28,11 +28,29 @@ ROOT_NAMES: dict[str, str] = {
     "McpSdkServerConfig": "pilothouse.sdk_server()",
     "PermissionResultAllow": "pilothouse.Allow",
     "PermissionResultDeny": "pilothouse.Deny",
+    "HookInput": "the event that a hook is called with",
+    "McpHttpServerConfig": "pilothouse.HttpServer",
+    "McpSSEServerConfig": "pilothouse.SseServer",
+    "McpStdioServerConfig": "pilothouse.StdioServer",
+    "PermissionResult": "pilothouse.Allow or pilothouse.Deny",
     "SdkMcpTool": "pilothouse.Tool",
     "ToolPermissionContext": "pilothouse.PermissionRequest",
     "create_sdk_mcp_server": "pilothouse.sdk_server()",
     # common guesses
-    "Client": "pilothouse.Agent",
+    **dict.fromkeys(("AsyncAgent", "Claude", "Client", "Pilothouse"), "pilothouse.Agent"),
+    **dict.fromkeys(("MCPServer", "McpServer"), "pilothouse.StdioServer, HttpServer or SseServer"),
+    **dict.fromkeys(("Response", "Result"), "pilothouse.QueryResult, which `await pilothouse.query(…)` returns"),
+    **dict.fromkeys(("SubAgent", "Subagent"), "pilothouse.AgentDefinition"),
+    **dict.fromkeys(("mcp_server", "tool_server"), "pilothouse.sdk_server()"),
+    **dict.fromkeys(
+        ("Batch", "Runner", "gather", "map"), "`from pilothouse_fleet import Fleet`, and its methods map and gather"
+    ),
+    **dict.fromkeys(("FakeModel", "MockModel"), "`from pilothouse_testing import ScriptedModel`"),
+    "DockerTransport": "`from pilothouse_remote import in_container`",
+    "Host": "`pilothouse serve`, or `from pilothouse_host import serve`",
+    "MockTransport": "`from pilothouse_testing import FakeCLI`",
+    "Retry": "`from pilothouse.options import RetryPolicy`, for the option retry",
+    "SSHTransport": "`from pilothouse_remote import over_ssh`",
     "Conversation": "pilothouse.session()",
     "ask": "pilothouse.query()",
     "run": "pilothouse.query(); `pilothouse.sync` blocks",
@@ -68,7 +86,9 @@ EXTRAS = {
     "pilothouse_transcripts.stores": "transcripts",
     "pilothouse_fleet": "fleet",
     "pilothouse_models": "models",
+    "pilothouse_models.langchain": "langchain",
     "pilothouse_models.local": "local",
+    "pilothouse_models.pydantic_ai": "pydantic-ai",
     "pilothouse_native": "native",
     "pilothouse_host": "host",
     "pilothouse_otel": "otel",
@@ -84,18 +104,37 @@ EXTRAS = {
 """The other packages: the modules that have their public names, and the extra that installs each."""
 
 MOVED = {
+    "Artifacts": "pilothouse_fleet",
+    "Cassette": "pilothouse_testing",
+    "ChatPilothouse": "pilothouse_models.langchain",
+    "CopiedDirectory": "pilothouse_fleet",
+    "FakeCLI": "pilothouse_testing",
     "Fleet": "pilothouse_fleet",
+    "GitWorktree": "pilothouse_fleet",
+    "HostClient": "pilothouse_remote",
+    "HostSettings": "pilothouse_host",
     "LanguageModel": "pilothouse_models",
     "LocalModel": "pilothouse_models.local",
     "NativeTransport": "pilothouse_native",
     "OpenTelemetry": "pilothouse_otel",
+    "PilothouseModel": "pilothouse_models.pydantic_ai",
+    "Player": "pilothouse_testing",
+    "Policy": "pilothouse_policy",
     "Pool": "pilothouse_pool",
+    "Rate": "pilothouse_fleet",
+    "Recorder": "pilothouse_testing",
     "ReplayTransport": "pilothouse_testing",
+    "Run": "pilothouse_fleet",
     "ScriptedModel": "pilothouse_testing",
+    "SessionInfo": "pilothouse_transcripts",
+    "SqliteJournal": "pilothouse_fleet",
     "StoredSessions": "pilothouse_transcripts.stores",
     "SessionStore": "pilothouse_transcripts.stores",
     "WebSocketTransport": "pilothouse_remote",
+    "delete_session": "pilothouse_transcripts",
     "effective_policy": "pilothouse_policy",
+    "export_session": "pilothouse_transcripts",
+    "fork_session": "pilothouse_transcripts",
     "get_session_messages": "pilothouse_transcripts",
     "in_container": "pilothouse_remote",
     "in_pod": "pilothouse_remote",
@@ -104,11 +143,20 @@ MOVED = {
     "ntfy": "pilothouse_doors.notify",
     "on_host": "pilothouse_remote",
     "over_ssh": "pilothouse_remote",
+    "rename_session": "pilothouse_transcripts",
+    "search_sessions": "pilothouse_transcripts",
+    "serve": "pilothouse_host",
+    "usage_report": "pilothouse_transcripts",
     "webhook": "pilothouse_doors.notify",
 }
 """Names that people look for here, and the module that has each."""
 
 SYNC_MOVED = {
+    "Artifacts": "pilothouse_fleet",
+    "Cassette": "pilothouse_testing",
+    "ChatPilothouse": "pilothouse_models.langchain",
+    "CopiedDirectory": "pilothouse_fleet",
+    "FakeCLI": "pilothouse_testing",
     "Fleet": "pilothouse_fleet.sync",
     "LanguageModel": "pilothouse_models.sync",
     "StoredSessions": "pilothouse_transcripts.sync",
@@ -120,6 +168,7 @@ MOVED_MODULES = {
     "access": "pilothouse_access",
     "compat": "pilothouse_compat",
     "fleet": "pilothouse_fleet",
+    "host": "pilothouse_host",
     "language_model": "pilothouse_models",
     "local": "pilothouse_models.local",
     "native": "pilothouse_native",
@@ -226,7 +275,12 @@ def make_name_error(module: str, name: str, known: Collection[str]) -> Attribute
     if place:
         text = f"{text}: here it is {place}"
         return ImportError(text, name=module) if is_import else AttributeError(text)
-    homes = {each: home for home in CORE_MODULES for each in dir(import_module(home)) if not each.startswith("_")}
+    homes = {
+        each: home
+        for home in CORE_MODULES
+        for each, value in vars(import_module(home)).items()
+        if not (each.startswith("_") or inspect.ismodule(value))
+    }
     near = find_similar_name(name, [*known, *homes], 0.75)
     if near is None:
         is_package = find_spec(f"{module}.{name}") is not None

@@ -1,9 +1,12 @@
-"""Finds the known name that a mistyped one means: for every "did you mean" of this package."""
+"""Finds the known name that a mistyped one means: for every "did you mean" of this package, also in `TypeError`s."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from msgspec import StructMeta
 
 DEFAULT_SIMILARITY = 0.6
 
@@ -32,3 +35,29 @@ def count_edits(first: str, second: str) -> int:
                 edits = min(edits, above[j - 2] + 1)
             row.append(edits)
     return row[-1]
+
+
+def suggest_name(value: Any, names: Iterable[str]) -> str:
+    """Return the end of an error, which suggests one of the names; empty if none is similar."""
+    if not isinstance(value, str):
+        return ""
+    plain = {name.lower().replace("_", "").replace("-", ""): name for name in names}
+    given = value.lower().replace("_", "").replace("-", "").replace(" ", "")
+    near = find_similar_name(given, plain, 0.75)
+    return f"; did you mean {plain[near]!r}?" if near is not None else ""
+
+
+class ExplainedStructMeta(StructMeta):
+    """Names the class, and a similar field or all of them, in the error for arguments that do not fit."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: D102, N805
+        try:
+            return super().__call__(*args, **values)
+        except TypeError as error:
+            names = cls.__struct_fields__
+            unknown = next((name for name in values if name not in names), "")
+            keywords = "" if cls.__match_args__ else ", all keywords,"
+            advice = suggest_name(unknown, names) or f"; its fields{keywords} are {', '.join(names)}"
+            text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
+            args, values = (), {}  # a crash report shows the variables of this frame, which may hold keys
+            raise TypeError(text) from None

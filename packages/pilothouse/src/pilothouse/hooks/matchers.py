@@ -27,7 +27,7 @@ from pilothouse.hooks.events import (
 )
 from pilothouse.hooks.outputs import HookOutput, encode_output, make_refusal
 from pilothouse.protocol.control_frames import merge_hook_outputs
-from pilothouse.similar_names import find_similar_name
+from pilothouse.similar_names import ExplainedStructMeta, find_similar_name
 from pilothouse.tracebacks import make_exc_info
 from pilothouse.transports.discovery import parse_version
 
@@ -74,7 +74,7 @@ _SHARED_REGEX_ERRORS: Final = (
 )
 
 
-class HookMatcher(Struct, Generic[E], frozen=True):
+class HookMatcher(Struct, Generic[E], metaclass=ExplainedStructMeta, frozen=True):
     """Hooks for some of the events of one name.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction, unwrap
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from pilothouse.messages.json_lines import to_plain_scalar
 from pilothouse.options.secrets import MASK, SECRET_FIELDS, is_secret_name, mask
-from pilothouse.similar_names import find_similar_name
+from pilothouse.similar_names import suggest_name
 
 MAX_SHOWN_CHARS = 80  # of a value that an error repeats
 _MAX_PARSED_CHARS = 60  # of a text that an error repeats
@@ -56,16 +56,6 @@ class InvalidValueError(ValueError):
         text = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
         found = "an empty text" if self.value == "" else f"a value of type {kind}" if hidden else f"{text} ({kind})"
         return f"{where}expected {self.expected}, got {found}{self.hint}"
-
-
-def suggest_name(value: Any, names: Iterable[str]) -> str:
-    """Return the end of an error, which suggests one of the names; empty if none is similar."""
-    if not isinstance(value, str):
-        return ""
-    plain = {name.lower().replace("_", "").replace("-", ""): name for name in names}
-    given = value.lower().replace("_", "").replace("-", "").replace(" ", "")
-    near = find_similar_name(given, plain, 0.75)
-    return f"; did you mean {plain[near]!r}?" if near is not None else ""
 
 
 def redacted_repr(value: Any) -> str:
