@@ -299,7 +299,7 @@ def test_json_reports_failures_too(pilothouse: Command) -> None:
     body = json.loads(ran.out)
     assert ran.code == 1
     assert (body["is_success"], body["outcome"], body["error"]["type"]) == (False, "error", "MaxTurnsError")
-    assert "raise max_turns" in one_line(ran)
+    assert "raise --max-turns, or resume the session with --resume and its id" in one_line(ran)
     assert body["session_id"] == frames.SESSION_ID
 
     nothing = pilothouse.run("ask", "hi", "--cli", "/no/such/claude", "--json")

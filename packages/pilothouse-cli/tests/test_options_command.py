@@ -55,7 +55,7 @@ def test_one_option_in_full(pilothouse: Command, place: Path) -> None:
 def test_an_unknown_option_has_a_near_one(pilothouse: Command, place: Path) -> None:
     ran = pilothouse.run("options", "max-trns", cwd=place)
     assert ran.code == 2
-    assert "unknown option 'max_trns'; did you mean 'max_turns'?" in ran.out
+    assert "unknown option 'max_trns'; did you mean '--max-turns'?" in ran.out
 
 
 @pytest.mark.requirement("L62")

@@ -132,7 +132,7 @@ def explain_unknown_option(name: str) -> str:
     try:
         Options(**cast("Settings", {name: None}))
     except OptionsError as error:
-        return spell_options_in_error(str(error)).replace("`pilothouse.options.TABLE`", "`pilothouse options`")
+        return str(error).replace("`pilothouse.options.TABLE`", "`pilothouse options`")
     return f"unknown option {name!r}"
 
 

@@ -46,6 +46,10 @@ ROOT_NAMES: dict[str, str] = {
         ("Batch", "Runner", "gather", "map"), "`from pilothouse_fleet import Fleet`, and its methods map and gather"
     ),
     **dict.fromkeys(("FakeModel", "MockModel"), "`from pilothouse_testing import ScriptedModel`"),
+    "ChatPilothouse": "`from pilothouse_models.langchain import ChatPilothouse`, with: pip install "
+    "'pilothouse[langchain]'",
+    "PilothouseModel": "`from pilothouse_models.pydantic_ai import PilothouseModel`, with: pip install "
+    "'pilothouse[pydantic-ai]'",
     "DockerTransport": "`from pilothouse_remote import in_container`",
     "Host": "`pilothouse serve`, or `from pilothouse_host import serve`",
     "MockTransport": "`from pilothouse_testing import FakeCLI`",
@@ -86,9 +90,7 @@ EXTRAS = {
     "pilothouse_transcripts.stores": "transcripts",
     "pilothouse_fleet": "fleet",
     "pilothouse_models": "models",
-    "pilothouse_models.langchain": "langchain",
     "pilothouse_models.local": "local",
-    "pilothouse_models.pydantic_ai": "pydantic-ai",
     "pilothouse_native": "native",
     "pilothouse_host": "host",
     "pilothouse_otel": "otel",
@@ -106,7 +108,6 @@ EXTRAS = {
 MOVED = {
     "Artifacts": "pilothouse_fleet",
     "Cassette": "pilothouse_testing",
-    "ChatPilothouse": "pilothouse_models.langchain",
     "CopiedDirectory": "pilothouse_fleet",
     "FakeCLI": "pilothouse_testing",
     "Fleet": "pilothouse_fleet",
@@ -117,7 +118,6 @@ MOVED = {
     "LocalModel": "pilothouse_models.local",
     "NativeTransport": "pilothouse_native",
     "OpenTelemetry": "pilothouse_otel",
-    "PilothouseModel": "pilothouse_models.pydantic_ai",
     "Player": "pilothouse_testing",
     "Policy": "pilothouse_policy",
     "Pool": "pilothouse_pool",
@@ -154,7 +154,6 @@ MOVED = {
 SYNC_MOVED = {
     "Artifacts": "pilothouse_fleet",
     "Cassette": "pilothouse_testing",
-    "ChatPilothouse": "pilothouse_models.langchain",
     "CopiedDirectory": "pilothouse_fleet",
     "FakeCLI": "pilothouse_testing",
     "Fleet": "pilothouse_fleet.sync",
