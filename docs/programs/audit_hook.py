@@ -17,6 +17,8 @@ DELETES = re.compile(r"(^|[;&|\s])(rm|rmdir|shred)\s")
 
 
 async def main() -> None:
+    if not sys.argv[1:]:
+        sys.exit("usage: python audit_hook.py LOG [PROMPT]")
     log, prompt = Path(sys.argv[1]), " ".join(sys.argv[2:]) or "Tidy up this directory"
 
     def write(event: ph.PreToolUseEvent | ph.PostToolUseEvent | PostToolUseFailureEvent, **more: object) -> None:

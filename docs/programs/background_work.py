@@ -16,6 +16,8 @@ from fastapi import FastAPI
 from pilothouse.errors import RemoteError
 from pilothouse_remote import HostClient
 
+if "PILOTHOUSE_HOST" not in os.environ:
+    sys.exit("set PILOTHOUSE_HOST, such as http://127.0.0.1:8750")
 host = HostClient(os.environ["PILOTHOUSE_HOST"], token=os.environ["PILOTHOUSE_HOST_TOKEN"])
 app = FastAPI()
 
@@ -39,4 +41,4 @@ async def read(job: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]))
+    uvicorn.run(app, port=int(sys.argv[1]) if sys.argv[1:] else 8000)

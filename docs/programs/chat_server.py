@@ -31,7 +31,8 @@ async def chat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def main() -> None:
-    server = await asyncio.start_server(chat, "127.0.0.1", int(sys.argv[1]))
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    server = await asyncio.start_server(chat, "127.0.0.1", port)
     print(f"listening on port {server.sockets[0].getsockname()[1]}", flush=True)
     async with server:
         await server.serve_forever()

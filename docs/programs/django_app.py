@@ -46,4 +46,5 @@ urlpatterns = [path("ask", ask), path("answer", answer)]
 application = get_asgi_application()
 
 if __name__ == "__main__":
-    uvicorn.run(application, port=int(sys.argv[1]), lifespan="off")
+    port = int(sys.argv[1]) if sys.argv[1:] else 8000
+    uvicorn.run(application, port=port, lifespan="off")

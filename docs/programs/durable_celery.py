@@ -41,4 +41,6 @@ def triage(self: Any, ticket: str) -> str:
 
 
 if __name__ == "__main__":
+    if not sys.argv[2:]:
+        sys.exit("usage: python durable_celery.py NAME TICKET")
     print(triage.apply_async((sys.argv[2],), task_id=sys.argv[1]).get())

@@ -17,6 +17,8 @@ import pilothouse as ph
 from pilothouse.options import RetryPolicy
 from pilothouse_fleet import durable_query
 
+if "DATABASE" not in os.environ:
+    sys.exit("set DATABASE, such as postgresql://localhost/tickets")
 connector = procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE"])
 app = procrastinate.App(connector=connector)
 agent = ph.Agent(tools=[], max_budget_usd=0.50, retry=RetryPolicy(attempts=5))
@@ -50,4 +52,6 @@ async def main(command: str, *tickets: str) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: python durable_procrastinate.py work|add [TICKET …]")
     asyncio.run(main(*sys.argv[1:]))

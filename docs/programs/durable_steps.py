@@ -35,6 +35,8 @@ def announce(notes: str) -> str:
 
 
 if __name__ == "__main__":
+    if not sys.argv[2:]:
+        sys.exit("usage: python durable_steps.py NAME NOTES")
     DBOS(
         config={
             "name": "announce",

@@ -75,4 +75,6 @@ async def main(name: str, ticket: str) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[2:]:
+        sys.exit("usage: python durable_temporal.py NAME TICKET")
     asyncio.run(main(*sys.argv[1:]))

@@ -32,4 +32,4 @@ async def answer(q: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]))
+    uvicorn.run(app, port=int(sys.argv[1]) if sys.argv[1:] else 8000)

@@ -36,4 +36,4 @@ def answer() -> tuple[dict[str, object], int]:
 
 
 if __name__ == "__main__":
-    app.run(port=int(sys.argv[1]))
+    app.run(port=int(sys.argv[1]) if sys.argv[1:] else 8000)

@@ -11,6 +11,8 @@ import pilothouse as ph
 
 
 async def main() -> None:
+    if not sys.argv[3:]:
+        sys.exit("usage: python fork_and_compare.py BACKGROUND QUESTION MODEL …")
     background, question, *models = sys.argv[1:]
     answers: dict[str, str] = {}
 

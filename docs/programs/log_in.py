@@ -31,6 +31,8 @@ async def log_in(session: ph.Session, server: str) -> None:
 
 
 async def main() -> None:
+    if not sys.argv[1:]:
+        sys.exit("usage: python log_in.py URL [PROMPT]")
     url, prompt = sys.argv[1], " ".join(sys.argv[2:]) or "Which tools do you have?"
     servers = {"theirs": ph.HttpServer(url=url)}
     async with ph.session(mcp_servers=servers, allowed_tools=["mcp__theirs"]) as session:

@@ -10,6 +10,8 @@ import pilothouse as ph
 
 
 async def main() -> None:
+    if not sys.argv[1:]:
+        sys.exit("usage: python look_at_picture.py PICTURE [QUESTION]")
     picture = ph.image(sys.argv[1])
     question = " ".join(sys.argv[2:]) or "What is in this picture?"
     result = await ph.query([picture, question], tools=[])

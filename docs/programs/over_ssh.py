@@ -20,4 +20,6 @@ async def main(host: str, directory: str, prompt: str, cli: str = "claude") -> N
     print(result.text)
 
 
+if not sys.argv[3:]:
+    sys.exit("usage: python over_ssh.py HOST DIRECTORY PROMPT")
 asyncio.run(main(*sys.argv[1:]))

@@ -20,6 +20,8 @@ class Task:
 
 
 async def main() -> None:
+    if not sys.argv[1:]:
+        sys.exit("usage: python repair_output.py TEXT")
     text = Path(sys.argv[1]).read_text()
     query = ph.query(f"Which tasks come out of this?\n\n{text}", output_type=list[Task], output_repairs=3, tools=[])
     async for event in query.events():

@@ -10,6 +10,8 @@ import sys
 import pilothouse as ph
 from pilothouse_testing import Player, Recorder
 
+if not sys.argv[3:]:
+    sys.exit("usage: python replay.py record|replay FILE PROMPT")
 how, path, prompt = sys.argv[1:]
 
 

@@ -11,6 +11,8 @@ from asyncio.subprocess import PIPE, STDOUT
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
 
+if not sys.argv[2:]:
+    sys.exit("usage: python run_the_tests.py COMMAND PROMPT")
 COMMAND, PROMPT = shlex.split(sys.argv[1]), sys.argv[2]
 
 

@@ -10,6 +10,8 @@ import pilothouse as ph
 
 
 async def main() -> None:
+    if not sys.argv[1:]:
+        sys.exit("usage: python stop_early.py CHARACTERS [PROMPT]")
     enough = int(sys.argv[1])
     prompt = " ".join(sys.argv[2:]) or "Tell me a long story"
     query = ph.query(prompt, tools=[], partial_messages=True)  # text while it is written, not in whole blocks

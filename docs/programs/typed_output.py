@@ -24,6 +24,8 @@ class Invoice:
 
 
 async def main() -> None:
+    if not sys.argv[1:]:
+        sys.exit("usage: python typed_output.py TEXT")
     text = Path(sys.argv[1]).read_text()
     result = await ph.query(f"Extract this invoice:\n\n{text}", output_type=Invoice, tools=[])
     result.raise_for_error()  # a StructuredOutputError if the answer does not fit

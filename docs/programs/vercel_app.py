@@ -35,4 +35,4 @@ app = Starlette(
 )
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]))
+    uvicorn.run(app, port=int(sys.argv[1]) if sys.argv[1:] else 8000)

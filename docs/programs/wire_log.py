@@ -59,4 +59,6 @@ async def main(path: Path, prompt: str) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[2:]:
+        sys.exit("usage: python wire_log.py LOG PROMPT")
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

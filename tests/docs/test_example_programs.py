@@ -747,3 +747,44 @@ def test_every_program_is_tested_and_says_how_to_run_it() -> None:
     for path in PROGRAMS.glob("*.py"):
         assert f'"{path.name}"' in tests
         assert f"{'pytest' if path.name.startswith('test_') else 'python'} {path.name}" in path.read_text()
+
+
+WITH_ARGUMENTS = (
+    "audit_hook durable_celery durable_steps durable_temporal fork_and_compare log_in look_at_picture over_ssh "
+    "repair_output replay run_the_tests stop_early typed_output wire_log"
+)
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS.split())
+def test_a_program_without_its_arguments_says_its_usage(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / f"{name}.py")]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip("a package that the program uses is not installed")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"usage: python {name}\.py [^\n]+\n", done.stderr)
+
+
+@pytest.mark.parametrize("name", ["background_work", "durable_procrastinate"])
+def test_a_program_without_its_variables_names_them(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / f"{name}.py")]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip("a package that the program uses is not installed")
+    assert re.fullmatch(r"set [A-Z_]+, such as [^\n]+\n", done.stderr)

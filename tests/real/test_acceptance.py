@@ -312,7 +312,8 @@ async def test_an_interrupt_behind_ten_thousand_unread_messages(claude: Any, scr
 @pytest.mark.requirement("L60", "E23")
 @pytest.mark.parametrize("wrong", ["5e551017-0000-4000-8000-0000000000ff", "a title that nothing has"])
 async def test_a_conversation_that_is_not_there(claude: Any, wrong: str) -> None:
-    with pytest.raises(ph.SessionNotFoundError, match="check the id"):
+    with pytest.raises(ph.SessionNotFoundError, match=r"check the id: `pilothouse sessions --all`"):
         await session_of(claude, resume=wrong).start()
-    with pytest.raises(ph.SessionNotFoundError, match="check the id"):
+    said = "^no session has the id or the title 'a title" if " " in wrong else f"^No conversation found .*{wrong}"
+    with pytest.raises(ph.SessionNotFoundError, match=said):
         (await claude.ask("go", resume=wrong)).raise_for_error()

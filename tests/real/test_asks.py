@@ -150,5 +150,5 @@ def test_blocking_code_settles_from_a_thread(claude: Any, scripted_model: Script
 async def test_without_the_option_a_session_says_what_is_missing(claude: Any) -> None:
     with pytest.raises(ph.UsageError, match=r"asks=ph\.Asks\(\)"):
         _ = ph.session(**settings_for(claude)).asks
-    with pytest.raises(ph.OptionsError, match="exclude each other"):
+    with pytest.raises(ph.OptionsError, match="cannot be combined"):
         ph.session(**settings_for(claude, asks=ph.Asks(), confirm=lambda prompt, request: True))  # pyright: ignore[reportUnknownLambdaType]

@@ -171,18 +171,26 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
+SESSION = "0b9f6d1e-3a55-4c5f-9d6a-0f6a2c1d7e11"
+
+
 @pytest.mark.parametrize(
     ("args", "stdin", "output"),
     [
-        (("",), None, "the prompt is empty"),
+        (("",), None, "the prompt is empty: pass one, as in `pilothouse ask"),
+        (("hi", "--fork-session"), None, "--fork-session needs --resume or --continue: a fork"),
+        (("hi", "--session-id", SESSION, "--resume", SESSION), None, "set --fork-session to give a copy a new one"),
+        (
+            ("hi", "--cli", "/no/claude"),
+            None,
+            "(--cli /no/claude): there is no such file; install it with `pilothouse install-cli`",
+        ),
         ((" \n",), None, "the prompt is empty"),
         ((), b"", "the prompt is empty"),
         ((), b"\xff\xfe", "not UTF-8 text"),
         ((), b"nul \0 here", "NUL"),
         (("hi", "--cwd", "/no/such/place"), None, "no directory /no/such/place"),
-        (("hi", "--cli", "/no/such/claude"), None, "pilothouse install-cli"),
-        (("hi", "--resume", "a", "--continue"), None, "exclude each other"),
-        (("hi", "--fork-session"), None, "needs"),
+        (("hi", "--resume", "a", "--continue"), None, "--resume and --continue cannot be combined: pass the id"),
         (("hi", "--max-turns", "0"), None, "at least 1"),
         (("hi", "--local", "--model", "opus"), None, "--local brings its own model"),
     ],
@@ -291,7 +299,7 @@ def test_json_reports_failures_too(pilothouse: Command) -> None:
     body = json.loads(ran.out)
     assert ran.code == 1
     assert (body["is_success"], body["outcome"], body["error"]["type"]) == (False, "error", "MaxTurnsError")
-    assert "raise max_turns" in one_line(ran)
+    assert "raise --max-turns, or resume the session with --resume and its id" in one_line(ran)
     assert body["session_id"] == frames.SESSION_ID
 
     nothing = pilothouse.run("ask", "hi", "--cli", "/no/such/claude", "--json")

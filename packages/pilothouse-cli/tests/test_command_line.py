@@ -11,11 +11,12 @@ from command_process import LIMIT_S, PATH, Command
 
 from pilothouse.options import TABLE, Options, Plugin
 from pilothouse_cli.arguments import COMMANDS, parse, parse_value
-from pilothouse_cli.flags import AskRequest, DemoRequest
+from pilothouse_cli.flags import AskRequest, DemoRequest, has_rare_flags
 from pilothouse_cli.help_texts import get_flag
 
 # One text for each type of options that a command line can set, and the value it must become.
 VALUES = {
+    "resume": ("0b9f6d1e", "0b9f6d1e"),
     "load_timeout": ("5", 5.0),
     "session_store_flush": ("eager", "eager"),
     "model": ("opus", "opus"),
@@ -180,7 +181,8 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
         (("xyz",), "there is no command 'xyz'; the commands are demo, doctor, install-cli"),
         (("--model", "opus", "hi"), "--model goes after a command, as in `pilothouse ask --model …`"),
-        (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
+        (("ask", "hi", "--set", "foo=1"), "unknown option 'foo'; `pilothouse options` lists them (see"),
+        (("ask", "hi", "--set", "cli_path=x"), "unknown option 'cli_path': the name here is 'cli' (see"),
         (
             ("ask", "hi", "--json-schema", "{bad"),
             "expected a JSON object: a name in double quotes is missing, at character 2",
@@ -263,9 +265,9 @@ def test_help_is_in_the_words_of_a_shell(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    with_options = "settings" in COMMANDS[command].request.__dataclass_fields__
-    reported = read_help(capsys, command, "--help-all" if with_options else "--help")
-    assert reported.startswith(f"usage: pilothouse {command} [options]")
+    reported = read_help(capsys, command, "--help-all" if has_rare_flags(COMMANDS[command].request) else "--help")
+    usage = f"{command} [ACTION]" if command == "sessions" else command
+    assert reported.startswith(f"usage: pilothouse {usage} [options]")
     python = re.findall(r"\[\]|\b[A-Z][a-z]+[A-Z]\w+|\b(?:None|True|False)\b|`\w+_\w*`", reported)
     assert set(python) <= {"JetBrains", "OpenAI", "WebSocket"}
     examples = reported.partition("Examples")[2]
@@ -282,9 +284,34 @@ def test_every_option_of_a_query_is_behind_help_all(capsys: pytest.CaptureFixtur
         assert flag is None or flag in whole or f"--no-{flag[2:]}" in whole
 
 
-@pytest.mark.parametrize(("command", "lines"), [("ask", 40), ("chat", 46), ("worker", 46), ("batch", 66)])
+@pytest.mark.parametrize(
+    ("command", "rare"),
+    [
+        ("serve", "--allow-flag --client --no-client-mcp --drain --fleet --max-requests --config"),
+        ("console", "--allow-flag --client --no-client-mcp --drain --fleet --max-requests --config"),
+        ("batch", "--enqueue --stop-after --tokens-per-minute --on-interrupted --max-budget-usd --config"),
+        ("acp", "--resume --continue --json-schema --config"),
+    ],
+)
+def test_rare_flags_are_behind_help_all(command: str, rare: str, capsys: pytest.CaptureFixture[str]) -> None:
+    usual, whole = read_help(capsys, command, "--help"), read_help(capsys, command, "--help-all")
+    for flag in rare.split():
+        assert f"  {flag} " not in usual, flag
+        assert f"  {flag} " in whole, flag
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_usual_help_fits_on_a_screen(
-    command: str, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert len(read_help(capsys, command, "--help").splitlines()) <= lines
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(read_help(capsys, command, "--help").splitlines()) <= 45
+
+
+@pytest.mark.parametrize(("action", "words"), [("show", "[options] session"), ("rename", "[options] session title")])
+def test_sessions_have_flags_after_the_action(action: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_help(capsys, "sessions", action, "--help").startswith(f"usage: pilothouse sessions {action} {words}\n")
+
+
+def test_help_says_that_a_session_has_an_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--resume ID " in read_help(capsys, "ask", "--help")

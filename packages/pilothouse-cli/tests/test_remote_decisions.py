@@ -11,10 +11,12 @@ import anyio
 import httpx2
 import pytest
 
-from pilothouse.errors import UsageError
+from pilothouse.errors import RemoteError, UsageError
+from pilothouse_cli.chat_logins import handle_mcp, log_in_to_claude
 from pilothouse_cli.chat_on_host import RemoteChat, make_decision
 from pilothouse_cli.console import find_link
 from pilothouse_cli.host_client import client_settings
+from pilothouse_cli.screen import Style
 from pilothouse_testing import frames
 
 LIMIT = 10
@@ -190,3 +192,46 @@ async def test_a_typed_line_is_for_the_turn_that_runs(outcome: str, ends: list[A
     assert [line for line in shown if line.startswith("+ ")] == ([] if note is None else [note])
     assert "give the text: /queue TEXT" in shown
     assert sum("/queue TEXT keeps the text as the next prompt" in line for line in shown) == 2
+
+
+class LoginChat:
+    """A chat whose person leaves each login with an empty line, and the logins of its host."""
+
+    can_ask = True
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.cancelled = 0
+        self.session: Any = self
+        self.mcp = self
+        self.url = "https://login.example"
+
+    def print_line(self, line: str, style: Style = "") -> None:
+        self.lines.append(line)
+
+    async def ask(self, question: str) -> str | None:
+        return " "
+
+    async def login(self, account: str) -> Any:
+        return self
+
+    async def authenticate(self, server: str) -> Any:
+        return self
+
+    async def complete(self, answer: str) -> Any:
+        raise AssertionError(answer)
+
+    async def wait(self) -> Any:
+        await anyio.sleep_forever()
+
+    async def cancel(self) -> None:
+        self.cancelled += 1
+        raise RemoteError("it has ended", code="unknown_login")
+
+
+@pytest.mark.anyio
+async def test_an_empty_line_ends_the_login_at_the_host() -> None:
+    chat = LoginChat()
+    await log_in_to_claude(chat, "")
+    await handle_mcp(chat, "login ledger")
+    assert (chat.cancelled, chat.lines.count("not logged in")) == (2, 2)

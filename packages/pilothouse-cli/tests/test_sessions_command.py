@@ -106,8 +106,8 @@ def test_show(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "code", "says"),
     [
         ("1f0", 2, "4 characters"),
-        ("../x", 2, "not the beginning"),
-        ("0000", 1, "there is no session that begins with 0000"),
+        ("../x", 2, "'../x' is not a session id: it takes the first 4 characters"),
+        ("0000", 1, "no session id begins with 0000; `pilothouse sessions --all` lists them"),
         ("1f0e0000-0000-4000-8000-000000000003", 1, "there is no session"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_name_of_several(disk: Path, capsys: pytest.CaptureFixture[str]) -> No
     write(disk / "config", disk, ONE[:8] + TWO[8:], "x")
     code, _, err = run(capsys, "show", "1f0c")
     assert code == 2
-    assert "2 sessions begin with 1f0c" in err
+    assert "2 session ids begin with 1f0c" in err
 
 
 def test_search(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,12 @@ def test_a_batch_without_a_key_names_the_same_three_ways(pilothouse: Command, tm
             closing = frames.result(output, is_error=True)
             fake.turn(frames.init(), frames.assistant(output, error="authentication_failed"), closing)
         ran = pilothouse.run("batch", str(prompts), "--cli", fake.path)
+        assert not fake.calls, "before the first prompt"
+        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 4)
+        (tmp_path / ".claude").mkdir()
+        (tmp_path / ".claude" / "settings.json").write_text("{}")  # it may name a program that prints a key
+        ran = pilothouse.run("batch", str(prompts), "--cli", fake.path, cwd=tmp_path)
+        assert fake.calls
     assert ran.code == 1
     for way in ("neither a key nor a login", "export ANTHROPIC_API_KEY=", "log in once", f"batch --local {prompts}"):
         assert way in ran.err

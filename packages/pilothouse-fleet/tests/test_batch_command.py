@@ -36,7 +36,9 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(["batch", *arguments])
         out, err = capsys.readouterr()

@@ -111,6 +111,7 @@ def test_a_batch_says_what_to_do_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
     Path("prompts.txt").write_text("".join(f"prompt {n}\n" for n in range(30)))
     refused = {"is_error": True, "api_error_status": 401, "terminal_reason": "api_error"}
     with FakeCLI().text("Invalid API key", **refused).forever() as fake:

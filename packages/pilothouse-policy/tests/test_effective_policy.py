@@ -117,7 +117,7 @@ def test_the_warning_about_a_function_agrees_with_the_rows(
             settings={"permissions": permissions},
             tools=tools,
             mcp_servers=servers(*names),
-            restricted=restricted and mode != "bypassPermissions",  # they exclude each other
+            restricted=restricted and mode != "bypassPermissions",  # they cannot be combined
         )
     )
     is_asked = any(row.outcome in ("asks", "judged") and row.tool not in NEEDS_PERSON for row in policy.rows)

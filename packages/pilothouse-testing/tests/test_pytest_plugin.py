@@ -95,7 +95,7 @@ def test_a_marker_cassette_of_the_project_is_left_alone(tmp_path: Path, where: s
 
 def test_the_marker_cassette_is_enough(tmp_path: Path):
     done = run_pytest(tmp_path, "import pytest\n@pytest.mark.cassette\ndef test_a(): pass\n")
-    assert "there is no cassette" in done.stdout
+    assert "there is no recording" in done.stdout
 
 
 CLI_TEST = """

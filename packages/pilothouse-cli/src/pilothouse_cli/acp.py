@@ -63,7 +63,9 @@ class HostConversations:
         try:
             return read_body(self._client.request(method, path))
         except httpx2.TransportError as error:
-            raise UsageError(f"--remote: no host answers: {error}") from None
+            raise UsageError(
+                f"--remote: no host answers ({error}); check the address, and that the host runs"
+            ) from None
 
     def list_newest(self, cwd: str | None, offset: int, limit: int) -> Sequence[SessionInfo]:
         """List conversations, the newest first; the directories of the editor are not those of the host."""

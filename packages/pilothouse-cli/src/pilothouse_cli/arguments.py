@@ -24,7 +24,14 @@ from pilothouse.options import TABLE, InvalidValueError, Option, value_types
 from pilothouse.options.value_types import make_parse_error
 from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
-from pilothouse_cli.help_texts import OVERVIEW, USUAL_OPTIONS, HelpFormatter, describe_option, get_flag
+from pilothouse_cli.help_texts import (
+    OVERVIEW,
+    USUAL_OPTIONS,
+    HelpFormatter,
+    describe_option,
+    explain_unknown_option,
+    get_flag,
+)
 
 if TYPE_CHECKING:
     from pilothouse_cli.screen import Screen
@@ -116,9 +123,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
     option = TABLE.get(name)
     if option is None:
-        near = find_similar_name(name, TABLE)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
+        raise argparse.ArgumentTypeError(explain_unknown_option(name))
     if option.secret:
         raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
     if option.value_type.parse is None:
@@ -198,10 +203,12 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
             allow_abbrev=False,
         )
         flags.add_flags(below[name], command.request, show_all=show_all)
+        if flags.has_rare_flags(command.request):
+            below[name].add_argument("--help-all", action="help", help="show this help with every option")
         if "settings" in command.request.__dataclass_fields__:
             _add_settings(below[name], command.request, show_all=show_all)
         if command.request in flags.ACTIONS:
-            _add_actions(below[name], flags.ACTIONS[command.request])
+            _add_actions(below[name], name, flags.ACTIONS[command.request])
     return parser, below
 
 
@@ -215,17 +222,19 @@ def _list_commands() -> str:
     )
 
 
-def _add_actions(parser: argparse.ArgumentParser, known: Mapping[str, tuple[str, type[Any]]]) -> None:
-    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+def _add_actions(parser: argparse.ArgumentParser, command: str, known: Mapping[str, tuple[str, type[Any]]]) -> None:
+    actions = parser.add_subparsers(
+        prog=f"{PROGRAM} {command}", title="actions", dest="action", metavar="ACTION", required=True
+    )
     for name, (text, kind) in known.items():
         described = f"{text[:1].upper()}{text[1:]}."
-        below = actions.add_parser(name, help=text, description=described, formatter_class=HelpFormatter)
+        usage = flags.make_usage(kind)
+        below = actions.add_parser(name, help=text, usage=usage, description=described, formatter_class=HelpFormatter)
         flags.add_flags(below, kind, show_all=True)
 
 
 def _add_settings(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: bool) -> None:
     """Add the flags of the options of a query, in the groups of their table."""
-    parser.add_argument("--help-all", action="help", help="show this help with every option")
     parser.add_argument(
         "--transport",
         dest=_OPTION_DEST + "transport",
@@ -261,8 +270,9 @@ def _add_settings(parser: argparse.ArgumentParser, kind: type[Any], *, show_all:
 
 
 _RARE_FOR: Mapping[type[Any], Collection[str]] = {
+    flags.AcpRequest: ("continue_conversation", "json_schema", "resume", "timeout"),
     flags.ChatRequest: ("json_schema",),
-    flags.FleetRequest: ("continue_conversation", "resume"),
+    flags.FleetRequest: ("continue_conversation", "max_budget_usd", "resume"),
 }
 """Usual options that are rare for a command."""
 

@@ -40,13 +40,20 @@ CHUNK_BYTES = 1 << 20
 def read_prompt(argument: str | None, note: Callable[[str], object]) -> str:
     """Return the prompt for the argument of the command line, which is "-" for standard input; raises UsageError."""
     if argument is None and _read_from_terminal():
-        raise UsageError('no prompt: pass one, as in `pilothouse ask "…"`, or pipe it in')
+        raise UsageError(f"no prompt: {_HOW_TO_ASK}")
     if argument is None or argument == "-":
         if _read_from_terminal():
             note("reading the prompt from the terminal; end it with Ctrl-D")
-        return _decode_text(_read_stdin())
-    piped = "" if _read_from_terminal() else _decode_text(_read_stdin_when_ready(note))
-    return f"{argument}\n\n{piped}" if piped.strip() else argument
+        prompt = _decode_text(_read_stdin())
+    else:
+        piped = "" if _read_from_terminal() else _decode_text(_read_stdin_when_ready(note))
+        prompt = f"{argument}\n\n{piped}" if piped.strip() else argument
+    if not prompt.strip():
+        raise UsageError(f"the prompt is empty: {_HOW_TO_ASK}")
+    return prompt
+
+
+_HOW_TO_ASK = 'pass one, as in `pilothouse ask "…"`, or pipe it in'
 
 
 def _read_from_terminal() -> bool:

@@ -29,9 +29,16 @@ from rich.text import Text
 from pilothouse.client import default_agent
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
 from pilothouse.options import Options, Settings
-from pilothouse.support import Redactor, encode_json, secret_values
+from pilothouse.support import Redactor, encode_json, run_blocking, secret_values
 from pilothouse_cli.ask import write_line
-from pilothouse_cli.failures import FAILED, describe_failure, explain_failure, report_failure
+from pilothouse_cli.failures import (
+    FAILED,
+    describe_failure,
+    explain_failure,
+    explain_missing_key,
+    lacks_key,
+    report_failure,
+)
 from pilothouse_cli.flags import BatchRequest, FleetRequest, WorkerRequest, WorkspaceRequest
 from pilothouse_cli.install import apply_local_model
 from pilothouse_cli.screen import CONTROL_CHARACTERS, Screen, Style
@@ -148,11 +155,14 @@ class _FleetCommand(Generic[RequestT]):
         except (PilothouseError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-            failure = explain_failure(error, self._local_command, options)
+            failure = explain_failure(error, self._local_command, self._merge_options())
             code = report_failure(self._screen, failure, self._redact)
             self._advise(error)
             return code
+
+    def _merge_options(self) -> Options:
+        """Return the options of all runs: those of the configuration, and the flags."""
+        return default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
 
     async def _execute(self) -> int:
         raise NotImplementedError
@@ -347,11 +357,14 @@ class PromptFile:
         self._is_persistent = is_persistent
         self._path = None if path == STDIN else Path(path)
         self._lines = sys.stdin.buffer.read().splitlines() if path == STDIN else None
+        self.has_options = False
+        """Whether a prompt has options of its own; known after `check`."""
 
     def check(self) -> int:
         """Check the whole file; return the number of prompts. Raises UsageError, which names the line."""
         known: dict[str, tuple[str, int]] = {}
         for line, asked in self._read_prompts():
+            self.has_options = self.has_options or bool(asked.options)
             found = digest_prompt(asked.prompt)
             before, where = known.setdefault(asked.key, (found, line))
             if before != found:
@@ -420,6 +433,10 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
         if request.enqueue:
             assert prompts is not None
             return await self._enqueue(prompts)
+        if prompts is not None and not (request.local or prompts.has_options) and request.concurrency:
+            options = self._merge_options()
+            if await run_blocking(lacks_key, options):  # once, instead of for each prompt
+                return report_failure(self._screen, explain_missing_key(self._local_command, options.cli), self._redact)
         async with AsyncExitStack() as local:
             await self._apply_local_model(local)
             return await self._run_all(self._make_fleet(), prompts, total)

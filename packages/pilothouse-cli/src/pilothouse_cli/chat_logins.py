@@ -6,6 +6,7 @@ The session is one of this process, or one of a host: both have the same methods
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -63,7 +64,7 @@ async def log_in_to_claude(chat: ChatView, account: str) -> None:
     login = await chat.session.login("console" if account == "console" else "claude")
     chat.print_line("open this page and log in; it will show a code:")
     chat.print_line(login.url)
-    found = await _paste(chat, "code: ", login.complete)
+    found = await _paste(chat, "code: ", login)
     if found is not None:
         plan = f" ({found.subscription_type})" if found.subscription_type else ""
         chat.print_line(f"logged in to Claude as {found.email or 'an account without an address'}{plan}")
@@ -102,7 +103,7 @@ async def _log_in_to_server(chat: ChatView, server: str) -> None:
         chat.print_line("open this page and log in; in a browser on another machine, the last page will not load:")
         chat.print_line(login.url)
         question = "paste the address of the last page, or wait for your browser: "
-        connected = await _paste_or_wait(chat, question, login.complete, login.wait)
+        connected = await _paste_or_wait(chat, question, login)
     else:
         connected = await login.wait()
     if connected is not None:
@@ -115,22 +116,23 @@ def _check_can_ask(chat: ChatView) -> None:
         raise UsageError("log in from a terminal, so that you can paste what the page shows")
 
 
-async def _paste(chat: ChatView, question: str, complete: Callable[[str], Awaitable[Any]]) -> Any:
+async def _paste(chat: ChatView, question: str, login: Any) -> Any:
     """Ask until what is pasted belongs to the login; return its outcome, None if nothing was pasted."""
     while pasted := (await chat.ask(question) or "").strip():
         try:
-            return await complete(pasted)
+            return await login.complete(pasted)
         except (LoginError, RemoteError) as error:
             if error.code != "wrong_callback":
                 raise
             chat.print_line(str(error), "warning")
+    if (cancel := getattr(login, "cancel", None)) is not None:  # of a host, which shows it until it ends
+        with suppress(RemoteError):
+            await cancel()
     chat.print_line("not logged in", "warning")
     return None
 
 
-async def _paste_or_wait(
-    chat: ChatView, question: str, complete: Callable[[str], Awaitable[Any]], wait: Callable[[], Awaitable[Any]]
-) -> Any:
+async def _paste_or_wait(chat: ChatView, question: str, login: Any) -> Any:
     """Return the outcome of a login that ends here or in a browser on this machine, whichever comes first."""
     outcome: list[Any] = []
 
@@ -142,10 +144,10 @@ async def _paste_or_wait(
         racing.cancel_scope.cancel()
 
     async def paste() -> Any:
-        return await _paste(chat, question, complete)
+        return await _paste(chat, question, login)
 
     async with anyio.create_task_group() as racing:
-        racing.start_soon(follow, wait)
+        racing.start_soon(follow, login.wait)
         racing.start_soon(follow, paste)
     if isinstance(outcome[0], PilothouseError):
         raise outcome[0]

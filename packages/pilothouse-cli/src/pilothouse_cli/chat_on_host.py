@@ -96,7 +96,10 @@ class RemoteChat:
         try:
             return read_body(await self._client.request(method, path, json=body))
         except httpx2.TransportError as error:
-            raise UsageError(f"--remote: no host answers at {self._client.base_url}: {error}") from None
+            raise UsageError(
+                f"--remote: no host answers at {self._client.base_url} ({error}); check the address, and that the "
+                "host runs"
+            ) from None
 
     async def _open_session(self) -> dict[str, Any]:
         wanted = self._request.settings.get("resume")

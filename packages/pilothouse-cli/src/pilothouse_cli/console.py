@@ -87,11 +87,8 @@ async def console(request: ConsoleRequest, screen: Screen) -> int:
         if others := [name for name in list_host_flags(request) if name != "--token-file"]:
             raise UsageError(f"--join starts no host, so {_join_names(others)} would have no effect; leave them out")
         token, _ = await run_blocking(server.find_token, request.token_file, os.environ)
-        if not await run_blocking(_is_host, request.join, token):
-            raise UsageError(
-                f"--join: no host answers at {request.join}, or it has another token; give its token in "
-                "PILOTHOUSE_HOST_TOKEN or --token-file"
-            )
+        if (fault := await run_blocking(_find_fault, request.join, token)) is not None:
+            raise UsageError(f"--join: {fault}")
         await _show_and_open(request.join, token, request)
         return 0
     journal = server.find_default_journal() if request.journal is None else Path(request.journal)
@@ -233,7 +230,7 @@ def _find_running(file: Path) -> RunningConsole | None:
     except (OSError, msgspec.DecodeError):
         return None
     # Whoever has the port of a host that was killed does not get its token.
-    return found if _may_run(found.process) and _is_host(found.url, found.token) else None
+    return found if _may_run(found.process) and _find_fault(found.url, found.token) is None else None
 
 
 def _may_run(process: int) -> bool:
@@ -246,15 +243,22 @@ def _may_run(process: int) -> bool:
     return True
 
 
-def _is_host(url: str, token: str) -> bool:
-    """Return whether a host answers, and knows the token. Blocking."""
+def _find_fault(url: str, token: str) -> str | None:
+    """Return why this address is not that of a host with this token; None if it is. Blocking."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--join: expected an address such as http://127.0.0.1:{DEFAULT_PORT}, got {url!r}")
     try:
         with httpx2.Client(**client_settings(url, token)) as client:
-            return "sessions" in read_body(client.get("/v1/sessions", timeout=JOIN_SECONDS))
-    except (UsageError, httpx2.TransportError, ValueError, TypeError):
-        return False
+            response = client.get("/v1/sessions", timeout=JOIN_SECONDS)
+            if response.status_code == 401:
+                return f"the host at {url} has another token; give its token in PILOTHOUSE_HOST_TOKEN or --token-file"
+            if "sessions" in read_body(response):
+                return None
+    except httpx2.TransportError as error:
+        return f"no host answers at {url} ({error}); check the address, and that the host runs"
+    except (UsageError, ValueError, TypeError):
+        pass
+    return f"what answers at {url} is not a pilothouse host; check the address"
 
 
 def _write_link(file: Path, url: str, token: str, request: ConsoleRequest) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from pilothouse.errors import (
     AuthenticationError,
@@ -29,6 +30,7 @@ from pilothouse.options import CREDENTIAL_VARIABLES, Options
 from pilothouse.support import Redactor, secret_values
 from pilothouse.support import find_key as find_stored_key
 from pilothouse.transports import find_cli
+from pilothouse_cli.help_texts import spell_options_in_error
 from pilothouse_cli.screen import Screen
 
 FAILED = 1
@@ -49,6 +51,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
     (CLIExitedError, "--verbose shows all its output"),
 )
+_MANAGED_SETTINGS = Path("/etc/claude-code/managed-settings.json")
 _SHOWN_PROMPT_CHARS = 60  # of a prompt that a suggestion repeats
 
 
@@ -67,6 +70,8 @@ def describe_failure(error: Exception) -> FailureReport:
     if isinstance(error, ReplayMismatch) and error.diff:
         return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
     text = join_lines(_describe_error(error))
+    if isinstance(error, PilothouseError):
+        text = spell_options_in_error(text)
     step = _find_next_step(error)
     return FailureReport(code, f"{text}; {step}" if step else text)
 
@@ -140,6 +145,20 @@ def find_key(environ: Mapping[str, str], options: Options) -> str | None:
             return f"the option {name} is set"
     set_by_option = {name: value or "" for name, value in (options.env or {}).items()}
     return find_stored_key({**environ, **set_by_option})
+
+
+def lacks_key(options: Options) -> bool:
+    """Whether Claude Code certainly finds neither a key nor a login. Blocking.
+
+    On macOS a login is in the keychain; settings may name a program that prints a key.
+    """
+    if sys.platform == "darwin" or any((options.transport, options.settings, options.managed_settings)):
+        return False
+    if options.cli and os.sep in str(options.cli) and not Path(options.cli).exists():
+        return False  # another error comes first
+    project = Path(options.cwd or ".") / ".claude"
+    files = (project / "settings.json", project / "settings.local.json", _MANAGED_SETTINGS)
+    return not any(file.exists() for file in files) and find_key(os.environ, options) is None
 
 
 def explain_failure(error: Exception, local: str, options: Options, login: str | None = None) -> FailureReport:

@@ -33,8 +33,8 @@ def flag(text: str = "", metavar: str | None = None, default: Any = None, group:
         default: the value of the field without the flag.
         group: the title under which the help lists it.
         **settings: `names` instead of that of the field, none for a positional argument; `exclusive`: flags with the
-            same word here exclude each other; `constants`: further flags for this field; the rest goes to
-            `add_argument`.
+            same word here cannot be combined; `constants`: further flags for this field; `rare`: only `--help-all`
+            shows it; the rest goes to `add_argument`.
     """
     return field(default=default, metadata={"help": text, "metavar": metavar, "group": group, **settings})
 
@@ -70,7 +70,7 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: boo
             **one.metadata,
         }
         group, exclusive = settings.pop("group"), settings.pop("exclusive", "")
-        if group == _PLACE and not show_all:
+        if settings.pop("rare", group == _PLACE) and not show_all:
             settings["help"] = argparse.SUPPRESS
         constants: Constants = settings.pop("constants", {})
         if group not in places:
@@ -86,8 +86,15 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: boo
             )
 
 
+def has_rare_flags(kind: type[Any]) -> bool:
+    """Return whether a command has flags that only `--help-all` shows."""
+    return "settings" in kind.__dataclass_fields__ or any(one.metadata.get("rare") for one in fields(kind))
+
+
 def make_usage(kind: type[Any]) -> str:
     """Return the first line of the help of a command: its positional arguments, and [options] for the rest."""
+    if kind is SessionsRequest:
+        return "%(prog)s [ACTION] [options]"
     words = [
         f"[{one.metadata['metavar'] or one.name}]" if one.metadata.get("nargs") else one.metadata["metavar"] or one.name
         for one in fields(kind)
@@ -209,7 +216,7 @@ _CLI_HELP = TABLE["cli"].doc.replace("%", "%%")
 class ConfiguredRequest:
     """A command with options of queries; its configuration file is read before it runs."""
 
-    config: str | None = flag(_CONFIG_HELP, "FILE")
+    config: str | None = flag(_CONFIG_HELP, "FILE", rare=True)
 
 
 @request
@@ -217,7 +224,7 @@ class RunRequest(ConfiguredRequest):
     """What `ask` and `chat` share. `settings` are options of a query."""
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    local: bool = flag("use a small open model on this machine; needs no key", default=False)
+    local: bool = flag("use a small open model here; needs no key", default=False)
     thinking: bool = flag("show the model's thinking", default=False)
     verbose: bool = flag("show the standard error of Claude Code", default=False)
 
@@ -276,7 +283,7 @@ class ChatRequest(RunRequest):
         "chat in a session on a host (default: the console on this machine)",
         "URL", nargs="?", const="",
     )  # fmt: skip
-    history: str | None = flag("save what you type in this file (default: nothing is saved)", "FILE")
+    history: str | None = flag("save what you type here (default: nowhere)", "FILE")
     flags: tuple[str, ...] = field(default=(), compare=False)
     """The flags as typed, for the hint how to resume; without those that select the session."""
 
@@ -410,6 +417,7 @@ class InstallRequest:
 class OptionsRequest(ConfiguredRequest):
     """List the options of a query, explain one, or show those in effect."""
 
+    config: str | None = flag(_CONFIG_HELP, "FILE")
     name: str | None = argument("explain this option", None, None, nargs="?")
     explain: bool = flag("show only options that are set here, and where each value comes from", default=False)
     policy: bool = flag("show which tools run without asking, which need approval, and which are denied", default=False)
@@ -654,54 +662,67 @@ class ServeRequest(ConfiguredRequest):
 
     host: str = flag("address to listen on (default: 127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
     port: int = flag(
-        f"port to listen on; 0: any free port (default: {DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port
+        f"port to listen on; 0: any (default: {DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port
     )
     public: bool = flag("allow --host to be reachable from other machines", None, False, _WHERE)
     names: tuple[str, ...] = flag("also accept requests for this host name", "NAME", (), _WHERE, names=("--name",))
-    origins: tuple[str, ...] = flag("allow web pages from this origin", "ORIGIN", (), _WHERE, names=("--origin",))
-    token_file: str | None = flag("read the token from this file, which only you may read", "FILE", None, _WHERE)
+    origins: tuple[str, ...] = flag(
+        "allow web pages from this origin", "ORIGIN", (), _WHERE, names=("--origin",), rare=True
+    )
+    token_file: str | None = flag("a file with the token that only you may read", "FILE", None, _WHERE)
     clients: tuple[str, ...] = flag(
         "an extra token, read from FILE; its clients see only their own sessions",
         "NAME=FILE",
         (),
         _WHERE,
         names=("--client",),
+        rare=True,
     )
     roots: tuple[str, ...] = flag(
-        "allow sessions in and below this directory (default: the current one)", "DIR", (), _SESSIONS, names=("--root",)
+        "sessions work below it (default: this directory)", "DIR", (), _SESSIONS, names=("--root",)
     )
-    cli: str = flag("the Claude Code to run; clients cannot choose another", "PATH", "auto", _SESSIONS)
-    env: tuple[str, ...] = flag("let clients set this variable, if they bring their own key", "NAME", (), _SESSIONS)
+    cli: str = flag("the Claude Code that all sessions run", "PATH", "auto", _SESSIONS)
+    env: tuple[str, ...] = flag(
+        "let clients set this variable, if they bring their own key", "NAME", (), _SESSIONS, rare=True
+    )
     max_permission_mode: str = flag(_MODES, "MODE", "bypassPermissions", _LIMITS)
-    no_client_programs: bool = flag("refuse hooks, helpers and plugins from clients", None, False, _LIMITS)
-    no_client_mcp: bool = flag("refuse MCP servers from clients", None, False, _LIMITS)
-    no_client_settings: bool = flag("refuse settings from clients", None, False, _LIMITS)
-    managed_settings: str | None = flag("a JSON file with settings for every session", "FILE", None, _LIMITS)
-    verbatim_prompts: bool = flag("do not expand @path and /command in prompts", None, False, _LIMITS)
-    client_commands: bool = flag("expand @path and /command in prompts from clients", None, False, _LIMITS)
+    no_client_programs: bool = flag("refuse hooks, helpers and plugins from clients", None, False, _LIMITS, rare=True)
+    no_client_mcp: bool = flag("refuse MCP servers from clients", None, False, _LIMITS, rare=True)
+    no_client_settings: bool = flag("refuse settings from clients", None, False, _LIMITS, rare=True)
+    managed_settings: str | None = flag("a JSON file with settings for every session", "FILE", None, _LIMITS, rare=True)
+    verbatim_prompts: bool = flag("do not expand @path and /command in prompts", None, False, _LIMITS, rare=True)
+    client_commands: bool = flag("expand @path and /command in prompts from clients", None, False, _LIMITS, rare=True)
     setting_sources: str | None = flag(
-        "settings files that client sessions load: user, project, local (default: user)", "LIST", None, _LIMITS
+        "settings files that client sessions load: user, project, local (default: user)",
+        "LIST",
+        None,
+        _LIMITS,
+        rare=True,
     )
     allow_flags: tuple[str, ...] = flag(
-        "let clients pass this flag to Claude Code", "NAME", (), _LIMITS, names=("--allow-flag",)
+        "let clients pass this flag to Claude Code", "NAME", (), _LIMITS, names=("--allow-flag",), rare=True
     )
-    max_sessions: int = flag("sessions with a running Claude Code (default: 32)", "N", 32, _SESSIONS)
-    idle: float = flag("stop an unused Claude Code after this long (default: 3600)", "SECONDS", 3600.0, _SESSIONS)
+    max_sessions: int = flag("sessions that may run at once (default: 32)", "N", 32, _SESSIONS)
+    idle: float = flag(
+        "stop an unused Claude Code after this long (default: 3600)", "SECONDS", 3600.0, _SESSIONS, rare=True
+    )
     ask_timeout: float = flag(
-        "deny an approval that nobody answers after this long (default: 3600)", "SECONDS", 3600.0, _SESSIONS
+        "deny an approval that nobody answers after this long (default: 3600)", "SECONDS", 3600.0, _SESSIONS, rare=True
     )
-    drain: float = flag("on shutdown, wait this long for running turns (default: 30)", "SECONDS", 30.0, _SESSIONS)
+    drain: float = flag(
+        "on shutdown, wait this long for running turns (default: 30)", "SECONDS", 30.0, _SESSIONS, rare=True
+    )
     journal: str | None = flag("save the messages of sessions in this file", "FILE", None, _SESSIONS)
     fleets: tuple[str, ...] = flag(
-        "let clients read this journal of a fleet", "FILE", (), _SESSIONS, names=("--fleet",)
+        "let clients read this journal of a fleet", "FILE", (), _SESSIONS, names=("--fleet",), rare=True
     )
     keep_days: float = flag("keep ended sessions for N days (default: 7)", "N", 7.0, _SESSIONS)
     openai: bool = flag("serve /v1/chat/completions and /v1/responses", None, False, _ENDPOINTS)
     anthropic: bool = flag("serve /v1/messages", None, False, _ENDPOINTS)
     maps: tuple[str, ...] = flag(
-        "serve MODEL under NAME too, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",)
+        "serve MODEL under NAME too, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",), rare=True
     )
-    max_requests: int = flag("answer N requests at once (default: 8)", "N", 8, _ENDPOINTS)
+    max_requests: int = flag("answer N requests at once (default: 8)", "N", 8, _ENDPOINTS, rare=True)
 
 
 @request
@@ -721,7 +742,7 @@ class ConsoleRequest(ServeRequest):
     """
 
     open: bool = flag("open the link in a browser", None, False, _WHERE)
-    join: str | None = flag("join the host at this address; you need its token", "URL", None, _WHERE)
+    join: str | None = flag("join the host at this address, with its token", "URL", None, _WHERE)
 
 
 STOP_AFTER = 3  # as in `Fleet`, which is slow to import
@@ -755,27 +776,29 @@ class FleetRequest(WorkspaceRequest):
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     journal: str | None = None
-    local: bool = flag("use a small open model on this machine; needs no key", default=False)
-    concurrency: int = flag("how many run at once (default: 8)", "N", 8, _TOGETHER)
+    local: bool = flag("use a small open model here; needs no key", default=False)
+    concurrency: int = flag("runs at once; 0: a worker runs them (default: 8)", "N", 8, _TOGETHER)
     budget_usd: float | None = flag("start no more runs once this much is spent", "USD", None, _TOGETHER)
     run_budget_usd: float | None = flag("stop a run that costs more than this", "USD", None, _TOGETHER)
-    requests_per_minute: float | None = flag("limit requests to the model", "N", None, _TOGETHER)
-    tokens_per_minute: float | None = flag("limit output tokens and uncached input tokens", "N", None, _TOGETHER)
+    requests_per_minute: float | None = flag("limit requests to the model", "N", None, _TOGETHER, rare=True)
+    tokens_per_minute: float | None = flag(
+        "limit output tokens and uncached input tokens", "N", None, _TOGETHER, rare=True
+    )
     stop_after: int = flag(
         f"stop when N consecutive runs fail for the same reason; 0: never (default: {STOP_AFTER})",
         "N",
         STOP_AFTER,
         _TOGETHER,
+        rare=True,
     )
-    retry: int = flag(
-        "retry a run this often after temporary failures (default: 3)", "N", 3, _TOGETHER, names=("--attempts",)
-    )
+    retry: int = flag("retries after temporary failures (default: 3)", "N", 3, _TOGETHER, names=("--attempts",))
     on_interrupted: str = flag(
         "what to do with an interrupted run (default: resume)",
         None,
         "resume",
         _TOGETHER,
         choices=("resume", "restart", "fail"),
+        rare=True,
     )
 
 
@@ -783,19 +806,14 @@ class FleetRequest(WorkspaceRequest):
 class BatchRequest(FleetRequest):
     """Run many prompts from a file, and survive crashes.
 
-    The file has one prompt per line. In a .jsonl file, each line is a JSON string, or an object with "prompt" and
-    optionally "key" and "options". '-' reads JSON lines from standard input. Each result is a line of JSON, or a row
-    if the --output file ends in .csv.
+    The file has one prompt per line: text, or in a .jsonl file a JSON string or an object with "prompt" and optionally
+    "key" and "options". '-' reads JSON lines from standard input.
 
     With --journal, finished runs are never repeated and interrupted ones continue. Instead of a file, give:
-
       status         show how many runs are in each state
       results        write the finished runs in the journal
       resume         continue the unfinished runs in the journal
       retry-failed   run the failed ones again
-
-    With --enqueue, the prompts are only added to the journal, for `pilothouse worker`. With --concurrency 0, a worker
-    runs them and this command waits for the results.
 
     Ctrl-C stops the runs and keeps them in the journal; a second Ctrl-C quits at once. Exits with 0 if every run
     succeeded.
@@ -803,16 +821,13 @@ class BatchRequest(FleetRequest):
     Examples:
       pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
       pilothouse batch prompts.jsonl --model haiku --budget-usd 5 --run-budget-usd 0.10 -o out.csv
-      pilothouse batch prompts.jsonl --enqueue --journal runs.db
       pilothouse batch resume --journal runs.db -o out.jsonl
     """
 
-    source: str = argument("a file of prompts, or an action", SOURCES)
-    output: str | None = flag(
-        "write results to this file, .jsonl or .csv (default: standard output)", "FILE", names=("-o", "--output")
-    )
-    enqueue: bool = flag("add the prompts to the journal and exit", default=False)
-    json: bool = flag("with status: print one JSON object", default=False)
+    source: str = argument("a file of prompts, or an action", SOURCES, rare=True)
+    output: str | None = flag("results, .jsonl or .csv (default: standard output)", "FILE", names=("-o", "--output"))
+    enqueue: bool = flag("only add the prompts to the journal, for `pilothouse worker`", default=False, rare=True)
+    json: bool = flag("with status: print one JSON object", default=False, rare=True)
     journal: str | None = flag(f"record all runs in this file and continue from it {_DEFAULT_JOURNAL}", _JOURNAL)
 
     @property

@@ -10,13 +10,15 @@ import re
 import textwrap
 from collections.abc import Mapping
 from itertools import groupby
+from typing import cast
 
-from pilothouse.options import TABLE, Option
+from pilothouse.errors import OptionsError
+from pilothouse.options import TABLE, Option, Options, Settings
 
 USUAL_OPTIONS: Mapping[str, str] = {
     "model": "opus, sonnet, haiku or the id of a model",
-    "allowed_tools": "tools that run without asking, such as 'Read,Bash(git log:*)'",
-    "permission_mode": "what happens to other tool calls, such as acceptEdits",
+    "allowed_tools": "run these without asking: 'Read,Bash(git log:*)'",
+    "permission_mode": "mode for other tool calls, such as acceptEdits",
     "max_turns": "stop after N turns of the model",
     "max_budget_usd": "stop when the estimated cost passes this",
     "timeout": "fail after this long",
@@ -80,6 +82,58 @@ def describe_option(option: Option) -> str:
         return (named and get_flag(named)) or match[1]
 
     return re.sub(r"`([^`]+)`", to_flag, _SHELL_WORDS.get(option.name, option.doc))
+
+
+_MENTION = re.compile(
+    rf"`(?P<quoted>{'|'.join(TABLE)})`"
+    rf"|\b(?P<given>{'|'.join(TABLE)})=(?P<value>\[\]|\[…\]|True|\{{[^}}]*\}})"
+    rf"|(?<![\w-])(?P<name>{'|'.join(name for name in TABLE if '_' in name)})\b"
+    rf"|(?P<start>(?m:^)|: )(?P<first>{'|'.join(TABLE)})(?=$|: | does not| has |, )"
+)
+_SHELL_VALUES = {"[]": " ''", "[…]": " A,B", "True": ""}
+_FUNCTIONS = {"can_use_tool": "the permission function of a program"}
+
+
+def spell_options(text: str) -> str:
+    """Return a text about options, written for Python, in the words of a shell: `allowed_tools` as --allowed-tools."""
+
+    def spell(found: re.Match[str]) -> str:
+        name = found["quoted"] or found["given"] or found["name"] or found["first"]
+        flag = get_flag(TABLE[name]) or _FUNCTIONS.get(name, name)
+        value = found["value"] or ""
+        if value.startswith("{"):
+            value = f" '{value.replace(chr(39), chr(34)).replace('True', 'true')}'"
+        return f"{found['start'] or ''}{flag}{_SHELL_VALUES.get(value, value)}"
+
+    return _MENTION.sub(spell, text).replace("no function", "nobody")
+
+
+_NAMED_IN_ERROR = re.compile(
+    r"\boptions? (?P<quote>'?)(?P<name>\w+)(?P=quote)|(?<=\band )'(?P<second>\w+)'(?= cannot)"
+    r"|(?<=\bneeds )'(?P<needed>\w+)'|(?<=\bor )'(?P<other>\w+)'(?=:|$)"
+)
+
+
+def spell_options_in_error(text: str) -> str:
+    """Return the text of an error about options in the words of a shell; one about a line of a file as it is."""
+    if re.match(r"(/|\w+\.toml|PILOTHOUSE_)", text):
+        return text
+    text = text.replace("with its session_id", "with --resume and its id")
+
+    def spell(found: re.Match[str]) -> str:
+        option = TABLE.get(next(name for name in found.groupdict().values() if name and name != "'"))
+        return (option and get_flag(option)) or found[0]
+
+    return re.sub(r"\(cli='([^']*)'\)", r"(--cli \1)", spell_options(_NAMED_IN_ERROR.sub(spell, text)))
+
+
+def explain_unknown_option(name: str) -> str:
+    """Say what an option is called here, or which name is similar."""
+    try:
+        Options(**cast("Settings", {name: None}))
+    except OptionsError as error:
+        return str(error).replace("`pilothouse.options.TABLE`", "`pilothouse options`")
+    return f"unknown option {name!r}"
 
 
 class HelpFormatter(argparse.HelpFormatter):

@@ -13,10 +13,9 @@ import msgspec
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Option, OptionExplanation
-from pilothouse.support import find_similar_name
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
-from pilothouse_cli.help_texts import get_flag
+from pilothouse_cli.help_texts import explain_unknown_option, get_flag, spell_options
 from pilothouse_cli.screen import Screen
 from pilothouse_policy import effective_policy
 
@@ -25,7 +24,7 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
     """Show the table or one option."""
     if request.policy:
         policy = effective_policy(default_agent())
-        return _print(policy if request.json else None, str(policy), screen)
+        return _print(policy if request.json else None, spell_options(str(policy)), screen)
     rows = default_agent().options.explain()
     names = [_find_option(request.name)] if request.name else list(TABLE)
     if request.explain:
@@ -53,8 +52,7 @@ def _find_option(name: str) -> str:
     name = name.strip().lstrip("-").replace("-", "_")
     if name in TABLE:
         return name
-    near = find_similar_name(name, TABLE)
-    raise UsageError(f"there is no option {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    raise UsageError(explain_unknown_option(name))
 
 
 def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:

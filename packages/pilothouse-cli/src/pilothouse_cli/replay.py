@@ -1,4 +1,4 @@
-"""`pilothouse replay`: shows a cassette as the command would have shown the run.
+"""`pilothouse replay`: shows a recording as the command would have shown the run.
 
 Owns the separation of turns, and the pace. `progress` prints the messages. Nothing is executed: the recorded lines of
 both sides are read from the file.
@@ -29,7 +29,7 @@ from pilothouse_testing.cassettes.format import CassetteEntry, RecordedConnectio
 
 
 async def replay(request: ReplayRequest, screen: Screen) -> int:
-    """Show a cassette, and return the exit code that the run had."""
+    """Show a recording, and return the exit code that the run had."""
     showing = _ReplayPrinter(request, screen)
     cassette = await to_thread.run_sync(Cassette.load, Path(request.file))
     code = 0
@@ -41,7 +41,7 @@ async def replay(request: ReplayRequest, screen: Screen) -> int:
 
 
 class _ReplayPrinter:
-    """The shared state of a cassette's connections, and the position in the current one."""
+    """The shared state of a recording's connections, and the position in the current one."""
 
     def __init__(self, request: ReplayRequest, screen: Screen) -> None:
         self._request = request

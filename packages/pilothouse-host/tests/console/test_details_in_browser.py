@@ -176,7 +176,9 @@ def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted
     page = view().page
     start_session(page, "first")
     expect(page.get_by_text("One.")).to_be_visible()
-    page.get_by_label("Model").select_option("sonnet")
+    model = page.get_by_label("Model")
+    model.fill("sonnet")
+    model.press("Enter")
     page.get_by_label("Permission mode").select_option("acceptEdits")
     page.get_by_label("Prompt", exact=True).fill("second")
     page.keyboard.press("Enter")
@@ -184,6 +186,14 @@ def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted
     assert "sonnet" in scripted_model.requests[-1].model
     expect(page.get_by_label("Model")).to_have_value("sonnet")
     expect(page.get_by_label("Permission mode")).to_have_value("acceptEdits")
+    scripted_model.on("third", reply="Three.")
+    scripted_model.on("Hi", reply="Hi.")  # Claude Code tries out a model of another name
+    model.fill("claude-haiku-4-5")  # a name that the list does not have
+    page.get_by_label("Prompt", exact=True).fill("third")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Three.")).to_be_visible()
+    assert scripted_model.requests[-1].model.startswith("claude-haiku-4-5")
+    expect(model).to_have_value("claude-haiku-4-5")
 
 
 def test_a_directory_elsewhere_is_refused_with_what_to_do(view: View, console: ConsoleProgram) -> None:

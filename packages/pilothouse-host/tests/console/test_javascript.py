@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 from npm_packages import fetch_package, find_node
 from places import CONSOLE_FILES, TRANSCRIPTS
+
+from pilothouse.options import Options
+from pilothouse_policy import effective_policy
 
 pytestmark = pytest.mark.browser
 
@@ -276,6 +280,29 @@ def test_costs_have_two_digits_at_least() -> None:
     done = subprocess.run(command, input=COSTS, capture_output=True, text=True, timeout=60, check=True)
     shown = json.loads(done.stdout)
     assert shown == ["", "$0.00", "< $0.0001", "$0.00042", "$0.0042", "$0.01", "$1.26"]
+
+
+PLAIN_WORDS = """
+import { toPlainWords } from "./text.js";
+import { readFileSync } from "node:fs";
+console.log(JSON.stringify(JSON.parse(readFileSync(0, "utf-8")).map(toPlainWords)));
+"""
+
+
+def test_a_policy_is_not_told_in_the_words_of_python(tmp_path: Path) -> None:
+    policy = effective_policy(
+        Options(allowed_tools=["Bash(git:*)"], disallowed_tools=["WebSearch"], permission_mode="acceptEdits")
+    )
+    texts = [*policy.unseen, *policy.notes, *policy.warnings, *(row.why for row in policy.rows)]
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    shutil.copy(CONSOLE_FILES / "text.js", tmp_path)
+    (tmp_path / "run.mjs").write_text(PLAIN_WORDS)
+    command = [find_node()[0], str(tmp_path / "run.mjs")]
+    done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, timeout=60, check=True)
+    shown = json.loads(done.stdout)
+    assert len(set(shown)) > 8
+    assert "disallowed tools: WebSearch" in shown
+    assert not [text for text in shown if re.search(r"\b[a-z]+_[a-z_]+\b|=\[|=True|=\{|`|no function", text)]
 
 
 REVEAL = """

@@ -159,8 +159,12 @@ async def test_a_host_that_runs_is_joined(
         assert capsys.readouterr().out == f"{url}/#token={TOKEN}\n"
         assert "joined the console that runs already" in notes.getvalue()  # the file of an older version
         monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", "another-token-9876543210")
-        for wrong in (url, "http://127.0.0.1:1", "file:///etc"):
-            with pytest.raises(UsageError, match="--join"):
+        for wrong, fault in (
+            (url, f"the host at {url} has another token; give its token in PILOTHOUSE_HOST_TOKEN or --token-file"),
+            ("http://127.0.0.1:1", "no host answers at http://127.0.0.1:1 "),
+            ("file:///etc", "expected an address such as"),
+        ):
+            with pytest.raises(UsageError, match=f"--join: .*{re.escape(fault)}"):
                 await console.console(parse(["console", "--join", wrong]), screen)
 
 
@@ -189,7 +193,9 @@ def test_a_program_that_is_no_host_is_not_joined(answer: bytes) -> None:
 
         thread = threading.Thread(target=answer_once)
         thread.start()
-        assert not console._is_host(f"http://127.0.0.1:{other.getsockname()[1]}", TOKEN)
+        fault = console._find_fault(f"http://127.0.0.1:{other.getsockname()[1]}", TOKEN)
+        assert fault is not None
+        assert ("is not a pilothouse host" if answer.startswith(b"HTTP") else "no host answers") in fault
         thread.join(10)
 
 

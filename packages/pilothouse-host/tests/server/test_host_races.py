@@ -261,7 +261,7 @@ async def test_a_session_whose_first_prompt_is_refused_is_not_left_behind(
     cli = Cli()
     served = serve_host(cli="/usr/bin/true", make_transport=cli.transport)
     status, refusal = await anyio.to_thread.run_sync(served.request, "POST", "/v1/sessions", {"prompt": ""})
-    assert (status, refusal["error"]["message"]) == (400, "the prompt is empty")
+    assert (status, refusal["error"]["message"]) == (400, "the prompt is empty, or only white space")
     assert (cli.running, served.host.sessions) == (set(), [])
 
 

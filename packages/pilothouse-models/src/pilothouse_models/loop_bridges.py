@@ -74,7 +74,7 @@ def make_deferred(options: Options) -> DeferredTools:
     executor = _make_executor(options)
     if options.bare:
         raise OptionsError(
-            "options 'bare' and tool_bridge='deferred' exclude each other: a bare CLI calls no hooks", option="bare"
+            "options 'bare' and tool_bridge='deferred' cannot be combined: a bare CLI calls no hooks", option="bare"
         )
     return DeferredTools(executor, options.max_turns)
 
@@ -90,13 +90,13 @@ def make_xml(options: Options) -> XmlTools:
     for name, value in (("tools", options.tools), ("mcp_servers", options.mcp_servers)):
         if value:
             raise OptionsError(
-                f"options {name!r} and tool_bridge='xml' exclude each other: it works without MCP and without the "
+                f"options {name!r} and tool_bridge='xml' cannot be combined: it works without MCP and without the "
                 "tools of the CLI",
                 option=name,
             )
     if options.json_schema is not None:
         raise OptionsError(
-            "tool_bridge='xml' and structured output exclude each other: the CLI requests the output before it "
+            "tool_bridge='xml' and structured output cannot be combined: the CLI requests the output before it "
             "runs the calls of an answer",
             option="tool_bridge",
         )

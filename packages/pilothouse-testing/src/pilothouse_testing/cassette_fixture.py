@@ -100,7 +100,9 @@ def open_cassette(request: pytest.FixtureRequest, mode: Mode) -> Generator[Casse
     given = marker.args[0] if marker is not None and marker.args else None
     path = get_default_path(request.node) if given is None else request.node.path.parent / given
     if mode != "record" and not path.exists():
-        pytest.fail(f"there is no cassette {path}: run this test once with --pilothouse-cassette=record", pytrace=False)
+        pytest.fail(
+            f"there is no recording {path}: run this test once with --pilothouse-cassette=record", pytrace=False
+        )
     settings: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     cassette = CassetteUse(path, mode, **settings)
     try:

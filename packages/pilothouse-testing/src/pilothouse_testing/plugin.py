@@ -62,7 +62,7 @@ def _add_option(parser: pytest.Parser, name: str) -> None:
         dest="pilothouse_cassette",
         choices=("replay", "record", "verify"),
         default="replay",
-        help="tests with a cassette: replay it (default), record it anew, or verify it against the real transport",
+        help="tests with a recording: replay it (default), record it anew, or verify it against the real transport",
     )
 
 

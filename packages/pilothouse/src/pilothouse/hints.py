@@ -1,6 +1,6 @@
 """Hints for common mistakes: names of other libraries, misspelt names and arguments. Pure data and text.
 
-`find_similar_name` is behind every "did you mean" of this package.
+`find_similar_name` is behind every "did you mean" of this package, also in the `TypeError`s of its structs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from msgspec import StructMeta
 
 ROOT_NAMES: dict[str, str] = {
     # claude_agent_sdk, and its first name
@@ -27,11 +29,33 @@ ROOT_NAMES: dict[str, str] = {
     "McpSdkServerConfig": "pilothouse.sdk_server()",
     "PermissionResultAllow": "pilothouse.Allow",
     "PermissionResultDeny": "pilothouse.Deny",
+    "HookInput": "the event that a hook is called with",
+    "McpHttpServerConfig": "pilothouse.HttpServer",
+    "McpSSEServerConfig": "pilothouse.SseServer",
+    "McpStdioServerConfig": "pilothouse.StdioServer",
+    "PermissionResult": "pilothouse.Allow or pilothouse.Deny",
     "SdkMcpTool": "pilothouse.Tool",
     "ToolPermissionContext": "pilothouse.PermissionRequest",
     "create_sdk_mcp_server": "pilothouse.sdk_server()",
     # common guesses
-    "Client": "pilothouse.Agent",
+    **dict.fromkeys(("AsyncAgent", "Claude", "Client", "Pilothouse"), "pilothouse.Agent"),
+    **dict.fromkeys(("MCPServer", "McpServer"), "pilothouse.StdioServer, HttpServer or SseServer"),
+    **dict.fromkeys(("Response", "Result"), "pilothouse.QueryResult, which `await pilothouse.query(…)` returns"),
+    **dict.fromkeys(("SubAgent", "Subagent"), "pilothouse.AgentDefinition"),
+    **dict.fromkeys(("mcp_server", "tool_server"), "pilothouse.sdk_server()"),
+    **dict.fromkeys(
+        ("Batch", "Runner", "gather", "map"), "`from pilothouse_fleet import Fleet`, and its methods map and gather"
+    ),
+    **dict.fromkeys(("FakeModel", "MockModel"), "`from pilothouse_testing import ScriptedModel`"),
+    "ChatPilothouse": "`from pilothouse_models.langchain import ChatPilothouse`, with: pip install "
+    "'pilothouse[langchain]'",
+    "PilothouseModel": "`from pilothouse_models.pydantic_ai import PilothouseModel`, with: pip install "
+    "'pilothouse[pydantic-ai]'",
+    "DockerTransport": "`from pilothouse_remote import in_container`",
+    "Host": "`pilothouse serve`, or `from pilothouse_host import serve`",
+    "MockTransport": "`from pilothouse_testing import FakeCLI`",
+    "Retry": "`from pilothouse.options import RetryPolicy`, for the option retry",
+    "SSHTransport": "`from pilothouse_remote import over_ssh`",
     "Conversation": "pilothouse.session()",
     "ask": "pilothouse.query()",
     "run": "pilothouse.query(); `pilothouse.sync` blocks",
@@ -83,18 +107,35 @@ EXTRAS = {
 """The other packages: the modules that have their public names, and the extra that installs each."""
 
 MOVED = {
+    "Artifacts": "pilothouse_fleet",
+    "Cassette": "pilothouse_testing",
+    "CopiedDirectory": "pilothouse_fleet",
+    "FakeCLI": "pilothouse_testing",
     "Fleet": "pilothouse_fleet",
+    "GitWorktree": "pilothouse_fleet",
+    "HostClient": "pilothouse_remote",
+    "HostSettings": "pilothouse_host",
     "LanguageModel": "pilothouse_models",
     "LocalModel": "pilothouse_models.local",
     "NativeTransport": "pilothouse_native",
     "OpenTelemetry": "pilothouse_otel",
+    "Player": "pilothouse_testing",
+    "Policy": "pilothouse_policy",
     "Pool": "pilothouse_pool",
+    "Rate": "pilothouse_fleet",
+    "Recorder": "pilothouse_testing",
     "ReplayTransport": "pilothouse_testing",
+    "Run": "pilothouse_fleet",
     "ScriptedModel": "pilothouse_testing",
+    "SessionInfo": "pilothouse_transcripts",
+    "SqliteJournal": "pilothouse_fleet",
     "StoredSessions": "pilothouse_transcripts.stores",
     "SessionStore": "pilothouse_transcripts.stores",
     "WebSocketTransport": "pilothouse_remote",
+    "delete_session": "pilothouse_transcripts",
     "effective_policy": "pilothouse_policy",
+    "export_session": "pilothouse_transcripts",
+    "fork_session": "pilothouse_transcripts",
     "get_session_messages": "pilothouse_transcripts",
     "in_container": "pilothouse_remote",
     "in_pod": "pilothouse_remote",
@@ -103,11 +144,19 @@ MOVED = {
     "ntfy": "pilothouse_doors.notify",
     "on_host": "pilothouse_remote",
     "over_ssh": "pilothouse_remote",
+    "rename_session": "pilothouse_transcripts",
+    "search_sessions": "pilothouse_transcripts",
+    "serve": "pilothouse_host",
+    "usage_report": "pilothouse_transcripts",
     "webhook": "pilothouse_doors.notify",
 }
 """Names that people look for here, and the module that has each."""
 
 SYNC_MOVED = {
+    "Artifacts": "pilothouse_fleet",
+    "Cassette": "pilothouse_testing",
+    "CopiedDirectory": "pilothouse_fleet",
+    "FakeCLI": "pilothouse_testing",
     "Fleet": "pilothouse_fleet.sync",
     "LanguageModel": "pilothouse_models.sync",
     "StoredSessions": "pilothouse_transcripts.sync",
@@ -119,6 +168,7 @@ MOVED_MODULES = {
     "access": "pilothouse_access",
     "compat": "pilothouse_compat",
     "fleet": "pilothouse_fleet",
+    "host": "pilothouse_host",
     "language_model": "pilothouse_models",
     "local": "pilothouse_models.local",
     "native": "pilothouse_native",
@@ -225,7 +275,12 @@ def make_name_error(module: str, name: str, known: Collection[str]) -> Attribute
     if place:
         text = f"{text}: here it is {place}"
         return ImportError(text, name=module) if is_import else AttributeError(text)
-    homes = {each: home for home in CORE_MODULES for each in dir(import_module(home)) if not each.startswith("_")}
+    homes = {
+        each: home
+        for home in CORE_MODULES
+        for each, value in vars(import_module(home)).items()
+        if not (each.startswith("_") or inspect.ismodule(value))
+    }
     near = find_similar_name(name, [*known, *homes], 0.75)
     if near is None:
         is_package = find_spec(f"{module}.{name}") is not None
@@ -313,3 +368,29 @@ def count_edits(first: str, second: str) -> int:
                 edits = min(edits, above[j - 2] + 1)
             row.append(edits)
     return row[-1]
+
+
+def suggest_name(value: Any, names: Iterable[str]) -> str:
+    """Return the end of an error, which suggests one of the names; empty if none is similar."""
+    if not isinstance(value, str):
+        return ""
+    plain = {name.lower().replace("_", "").replace("-", ""): name for name in names}
+    given = value.lower().replace("_", "").replace("-", "").replace(" ", "")
+    near = find_similar_name(given, plain, 0.75)
+    return f"; did you mean {plain[near]!r}?" if near is not None else ""
+
+
+class ExplainedStructMeta(StructMeta):
+    """Names the class, and a similar field or all of them, in the error for arguments that do not fit."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: D102, N805
+        try:
+            return super().__call__(*args, **values)
+        except TypeError as error:
+            names = cls.__struct_fields__
+            unknown = next((name for name in values if name not in names), "")
+            keywords = "" if cls.__match_args__ else ", all keywords,"
+            advice = suggest_name(unknown, names) or f"; its fields{keywords} are {', '.join(names)}"
+            text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
+            args, values = (), {}  # a crash report shows the variables of this frame, which may hold keys
+            raise TypeError(text) from None

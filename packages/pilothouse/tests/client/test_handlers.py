@@ -72,15 +72,15 @@ async def finish(peer: ScriptPeer) -> None:
         (
             {"can_use_tool": yes, "permission_prompt_tool_name": "mcp__a__b"},
             ph.OptionsError,
-            "'permission_prompt_tool_name' and 'can_use_tool' exclude each other",
+            "'permission_prompt_tool_name' and 'can_use_tool' cannot be combined",
         ),
         (
             {"on_plan": yes, "permission_prompts": "none"},
             ph.OptionsError,
-            "'permission_prompts' and 'on_plan' exclude each other: 'none' denies without a request",
+            "'permission_prompts' and 'on_plan' cannot be combined: 'none' denies without a request",
         ),
         ({"can_use_tool": yes, "prompt_via": "argv"}, ph.OptionsError, "'can_use_tool' needs prompt_via='stdin'"),
-        ({"hooks": {"Stop": yes}, "bare": True}, ph.OptionsError, "'bare' and 'hooks' exclude each other"),
+        ({"hooks": {"Stop": yes}, "bare": True}, ph.OptionsError, "'bare' and 'hooks' cannot be combined"),
         ({"hooks": {"Stop": yes}, "prompt_via": "argv"}, ph.OptionsError, "'hooks' needs prompt_via='stdin'"),
         ({"custom_tools": [add], "prompt_via": "argv"}, ph.OptionsError, "'custom_tools' needs prompt_via='stdin'"),
     ],

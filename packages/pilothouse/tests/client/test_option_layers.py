@@ -224,7 +224,7 @@ def test_a_layer_may_need_what_another_one_has(project: Path) -> None:
 def test_a_call_is_checked_like_everything_else() -> None:
     with pytest.raises(ph.OptionsError, match="option 'max_turns': expected a whole number"):
         ph.Agent().query("go", max_turns="3")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ph.OptionsError, match=r"exclude each other.*'resume' comes from agent.*comes from call"):
+    with pytest.raises(ph.OptionsError, match=r"cannot be combined.*'resume' comes from agent.*comes from call"):
         ph.Agent(resume="a").query("go", continue_conversation=True)
     with pytest.raises(ph.OptionsError, match=r"expected pilothouse.Options, got str"):
         ph.query("go", "opus")  # pyright: ignore[reportArgumentType]
@@ -353,7 +353,7 @@ BAD_FILES = [
         "is not allowed in a configuration file: keys belong in the env",
     ),
     ("pilothouse.toml", "transport = 'x'", 1, "is not allowed in a configuration file: it takes a Python object"),
-    ("pilothouse.toml", "resume = 'a'\ncontinue_conversation = true", 1, "exclude each other"),
+    ("pilothouse.toml", "resume = 'a'\ncontinue_conversation = true", 1, "cannot be combined"),
     ("pyproject.toml", "[project]\nmodel = 1\n[tool.pilothouse]\nmodel = 1", 4, "option 'model': expected"),
     ("pyproject.toml", "[tool.pilothouse.mcp_servers]\n[tool.pilothouse.modle]", 2, "unknown option 'modle'"),
     ("pyproject.toml", "[tool]\npilothouse = 5", None, "expected a table [tool.pilothouse]"),

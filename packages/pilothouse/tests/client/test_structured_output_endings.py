@@ -294,5 +294,5 @@ async def test_an_output_after_a_refused_one_counts(fake_cli: Callable[..., Fake
 
 @pytest.mark.parametrize("rule", ["StructuredOutput", "StructuredOutput(*)", "*"])
 def test_an_output_whose_tool_is_denied_is_refused_at_once(rule: str) -> None:
-    with pytest.raises(ph.OptionsError, match=r"'disallowed_tools' and 'json_schema' exclude each other.*tools=\[\]"):
+    with pytest.raises(ph.OptionsError, match=r"'disallowed_tools' and 'json_schema' cannot be combined.*tools=\[\]"):
         ph.query("go", output_type=Invoice, disallowed_tools=["Bash", rule])

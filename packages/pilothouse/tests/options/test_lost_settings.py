@@ -103,5 +103,5 @@ def test_keys_that_no_setting_has() -> None:
     ],
 )
 def test_the_same_settings_twice_are_refused(options: dict[str, Any], flag: str) -> None:
-    with pytest.raises(OptionsError, match=r"and 'extra_args' exclude each other: the CLI takes one of the two"):
+    with pytest.raises(OptionsError, match=r"and 'extra_args' cannot be combined: the CLI takes one of the two"):
         Options(**options, extra_args={flag: '{"permissions": {"deny": ["Bash"]}}'})

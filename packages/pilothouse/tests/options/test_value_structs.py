@@ -134,7 +134,7 @@ def test_agents_and_servers_become_what_the_cli_wants() -> None:
         ({"thinking": {"type": "enabled", "budget": 5}},
          "budget: unknown field; known are 'budget_tokens', 'display'"),
         ({"thinking": AdaptiveThinking(display="loud")}, "display: expected one of"),  # type: ignore[arg-type]
-        ({"system_prompt": 5}, "option 'system_prompt': expected text, or a SystemPromptPreset"),
+        ({"system_prompt": 5}, "option 'system_prompt': expected text, a list of its blocks, or a SystemPromptPreset"),
         ({"system_prompt": {"type": "preset", "preset": "x"}}, "preset: expected one of 'claude_code', got 'x' (str)"),
         ({"system_prompt": {"type": "file"}}, "option 'system_prompt': 'path' is missing"),
         ({"system_prompt": []}, "prompt: expected at least one block of text"),

@@ -65,12 +65,12 @@ def test_every_row_is_documented_and_its_default_is_valid() -> None:
         ({"fork_session": True}, "option 'fork_session' needs 'resume' or 'continue_conversation'"),
         ({"resume_session_at": "x"}, "option 'resume_session_at' needs 'resume'"),
         ({"resume_drops_turn": "x", "resume": "y"}, "option 'resume_drops_turn' needs 'resume_session_at'"),
-        ({"resume": "x", "continue_conversation": True}, "exclude each other"),
+        ({"resume": "x", "continue_conversation": True}, "cannot be combined"),
         ({"resume": "x", "session_id": "1b4e28ba-2fa1-11d2-883f-0016d3cca427"}, "set fork_session=True"),
-        ({"restricted": True, "permission_mode": "bypassPermissions"}, "exclude each other"),
+        ({"restricted": True, "permission_mode": "bypassPermissions"}, "cannot be combined"),
         ({"sandbox": {"enabled": True}, "settings": "s.json"}, "pass the settings as a mapping"),
         ({"append_system_prompt": "x", "system_prompt": {"type": "preset", "append": "y"}}, "use one of the two"),
-        ({"permission_prompts": "none", "permission_prompt_tool_name": "x"}, "exclude each other"),
+        ({"permission_prompts": "none", "permission_prompt_tool_name": "x"}, "cannot be combined"),
         ({"permission_prompts": "none", "on_plan": print}, "'none' denies without a request"),
         ({"permission_prompt_tool_name": "x", "confirm": print}, "only one of them can decide"),
         ({"asks": SimpleNamespace(park=print), "confirm": print}, "both ask a person"),
@@ -175,7 +175,7 @@ def test_a_layer_may_need_what_is_beneath_it() -> None:
         Options().with_(fork_session=True)
     with pytest.raises(OptionsError, match="needs 'resume'"):
         resumed.with_(fork_session=True).with_(resume=None)
-    with pytest.raises(OptionsError, match="exclude each other"):
+    with pytest.raises(OptionsError, match="cannot be combined"):
         Options.layer(resume="x", continue_conversation=True)
 
 

@@ -346,7 +346,7 @@ async def test_a_session_with_one_transport_has_one_child(cli: Cli) -> None:
 @pytest.mark.needs_models
 async def test_mistakes_are_reported_before_anything_is_ended(cli: Cli) -> None:
     async with talking(cli, mcp_servers={"a": {"command": "nothing"}}, custom_tools=[depth]) as session:
-        with pytest.raises(ph.OptionsError, match="tool_bridge='xml' exclude each other"):
+        with pytest.raises(ph.OptionsError, match="tool_bridge='xml' cannot be combined"):
             session.query("one", tool_bridge="xml")
         with pytest.raises(ph.UsageError, match="can_use_tool"):
             session.query("one", can_use_tool=lambda: True)  # pyright: ignore[reportArgumentType]

@@ -47,6 +47,18 @@ async def test_after_a_crash_the_next_query_goes_on(cli: Cli, caplog: pytest.Log
     assert "SIGKILL" in event.raw["reason"]
 
 
+async def test_the_next_child_shows_as_much_of_the_thinking(cli: Cli) -> None:
+    cli.acts["crash"] = die
+    async with session_of(cli) as session:
+        await session.set_max_thinking_tokens(2000, "omitted")
+        with pytest.raises(ph.CLIExitedError):
+            await session.query("crash")
+        await session.query("one")
+    before, *_, after = (child.invocation.argv for child in cli.children)
+    assert "--thinking-display=omitted" not in before
+    assert {"--max-thinking-tokens=2000", "--thinking-display=omitted"} <= {*after}
+
+
 async def test_a_restart_is_reported_although_a_child_did_not_start_before_it(cli: Cli) -> None:
     cli.acts["crash"] = die
     is_down = False

@@ -226,7 +226,7 @@ async def test_what_it_may_be(cli: Cli) -> None:
             ph.OptionsError, match="option 'wait_for_mcp': expected True, False, or a number of seconds"
         ):
             ph.Options(wait_for_mcp=wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ph.OptionsError, match="'wait_for_mcp' and 'prompt_via' exclude each other"):
+    with pytest.raises(ph.OptionsError, match="'wait_for_mcp' and 'prompt_via' cannot be combined"):
         ph.query("go", wait_for_mcp=True, prompt_via="argv")
     ph.query("go", wait_for_mcp=False, prompt_via="argv")
     async with talking(cli) as session:

@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { LoginCard } from "./logins.js";
 import { titleOf, useStore } from "./store.js";
+import { toPlainWords } from "./text.js";
 import { Icon } from "./ui.js";
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 
@@ -28,12 +29,12 @@ export function PolicyPage() {
       <label><span class="hidden">Session</span><select value=${chosen} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}><option value="">A new session</option>
         ${hosted.map((session) => html`<option value=${session.id}>${titleOf(session)}</option>`)}</select></label></header>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    ${policy && html`<p>Permission mode <b>${policy.mode}</b>. Calls that need approval ${policy.answered_by === "asks" ? "wait in the inbox." : `are answered by: ${policy.answered_by}`}</p>
-      ${policy.warnings.map((/** @type {string} */ text) => html`<p class="notice error">${text}</p>`)}
+    ${policy && html`<p>Permission mode <b>${policy.mode}</b>. Calls that need approval ${policy.answered_by === "asks" ? "wait in the inbox." : `are answered by: ${toPlainWords(policy.answered_by)}`}</p>
+      ${policy.warnings.map((/** @type {string} */ text) => html`<p class="notice error">${toPlainWords(text)}</p>`)}
       ${Object.keys(OUTCOMES).map((outcome) => html`<${Rows} key=${outcome} outcome=${outcome} rows=${policy.rows.filter((/** @type {any} */ row) => row.outcome === outcome)} />`)}
-      <${Facts} title="Hooks that may decide first" items=${policy.hooks} none="No option sets hooks." />
-      <${Facts} title="Not visible from here" items=${policy.unseen} />
-      <${Facts} title="Easily misread" items=${policy.notes} />`}
+      <${Facts} title="Hooks that may decide first" items=${policy.hooks} none="None." />
+      <${Facts} title="Not visible from here" items=${policy.unseen.map(toPlainWords)} />
+      <${Facts} title="Easily misread" items=${policy.notes.map(toPlainWords)} />`}
     ${chosen && found?.mcp_servers && html`<section><h2>MCP servers</h2>${found.mcp_problem && html`<p class="problem">${found.mcp_problem}</p>`}
       ${found.mcp_servers.length ? html`<ul class="panel list">${found.mcp_servers.map((/** @type {any} */ server) => html`<li><i class=${`dot ${server.status === "connected" ? "idle" : "failed"}`}></i><b>${server.name}</b><span class="hint">${server.error ?? server.status}</span><span class="hint">${server.tools} ${server.tools === 1 ? "tool" : "tools"}</span></li>`)}</ul>
         ${found.mcp_servers.filter((/** @type {any} */ server) => server.status === "needs-auth").map((/** @type {any} */ server) => html`<${LoginCard} key=${server.name} session=${chosen} server=${server.name}
@@ -88,7 +89,7 @@ function joinTools(rows) {
   /** @type {Map<string, {tools: string[], calls: string, why: string}>} */
   const found = new Map();
   for (const { tool, calls, why, option, origin } of rows) {
-    const shown = { calls: calls || "all calls", why: `${why}${option ? ` (${option}${origin ? `, ${origin}` : ""})` : ""}` };
+    const shown = { calls: calls || "all calls", why: toPlainWords(`${why}${option && !why.startsWith(option) ? ` (${option}${origin ? `, ${origin}` : ""})` : ""}`) };
     const known = found.get(JSON.stringify(shown));
     if (known) known.tools.push(tool);
     else found.set(JSON.stringify(shown), { tools: [tool], ...shown });

@@ -22,3 +22,13 @@ export function reveal(value) {
 export function listObjects(value) {
   return Array.isArray(value) ? value.filter((each) => each && typeof each === "object") : [];
 }
+
+/** Options of the Python API that the texts of a policy name, and what they are called here. @type {Record<string, string>} */
+const WORDS = { allowed_tools: "allowed tools", can_use_tool: "a program's own function", disallowed_tools: "disallowed tools", extra_args: "further flags", managed_settings: "managed settings", mcp_servers: "MCP servers", on_plan: "a program's own function", on_question: "a program's own function", permission_mode: "permission mode", permission_prompts: "permission prompts", setting_sources: "settings files", strict_mcp_config: "strict MCP configuration", tool_bridge: "tool bridge" };
+
+/** A text of a policy, without the names and the advice for somebody who writes Python. @param {string} text */
+export function toPlainWords(text) {
+  const advice = /(;|, unless|, and) \w+=(\[|True|\{)[^;]*$/;
+  const named = new RegExp(`(?<![\\w-])\`?(${Object.keys(WORDS).join("|")})\\b\`?`, "g");
+  return text.replace(advice, "").replace(named, (_, name) => WORDS[name] ?? name).replaceAll("no function", "nobody");
+}

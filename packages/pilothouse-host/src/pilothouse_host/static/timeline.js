@@ -387,11 +387,25 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
   </div>`;
 }
 
-/** @param {{model: string, onChange: (model: string) => void}} props */
+/** A model of the list, or any name. Empty while it has the focus: a browser lists only what fits the text. @param {{model: string, onChange: (model: string) => void}} props */
 function ModelChoice({ model, onChange }) {
-  const known = MODELS.includes(model) || !model ? MODELS : [model, ...MODELS];
-  return html`<label><span class="hidden">Model</span><select value=${model} onChange=${(/** @type {any} */ event) => event.target.value && onChange(event.target.value)}>
-    ${!model && html`<option value="">default model</option>`}${known.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`;
+  const [typed, setTyped] = useState(/** @type {string | null} */ (null));
+  const onInput = (/** @type {any} */ event) => {
+    setTyped(event.target.value);
+    if (event.inputType === "insertReplacementText") event.target.blur(); // picked from the list
+  };
+  const onBlur = (/** @type {any} */ event) => {
+    const chosen = event.target.value.trim();
+    setTyped(null);
+    if (chosen && chosen !== model) onChange(chosen);
+  };
+  const onKeyDown = (/** @type {any} */ event) => {
+    if (event.key === "Escape") event.target.value = "";
+    if (event.key === "Enter" || event.key === "Escape") event.target.blur();
+  };
+  return html`<label><span class="hidden">Model</span><input list="models-of-session" value=${typed ?? model} placeholder=${model || "default model"} autocomplete="off" spellcheck="false"
+      onFocus=${() => setTyped("")} onInput=${onInput} onBlur=${onBlur} onKeyDown=${onKeyDown} />
+    <datalist id="models-of-session">${MODELS.map((each) => html`<option value=${each}></option>`)}</datalist></label>`;
 }
 
 /** @param {File} file @returns {Promise<string>} */

@@ -60,7 +60,7 @@ class MirroredTransport(TransportWrapper):
             )
         if not options.persist_session:
             raise OptionsError(
-                "options 'session_store' and 'persist_session' exclude each other: a CLI that writes no transcript has "
+                "options 'session_store' and 'persist_session' cannot be combined: a CLI that writes no transcript has "
                 "none to store",
                 option="session_store",
             )

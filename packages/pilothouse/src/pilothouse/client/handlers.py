@@ -205,7 +205,7 @@ class RequestHandlers:
             return
         if options.bare:
             raise OptionsError(
-                "options 'bare' and 'hooks' exclude each other: a bare CLI calls no hooks", option="bare"
+                "options 'bare' and 'hooks' cannot be combined: a bare CLI calls no hooks", option="bare"
             )
         dispatcher = HookDispatcher(hooks)
         if previous is not None and dispatcher.config != previous.config:

@@ -195,7 +195,7 @@ def check_text(text: Any) -> str:
     if not isinstance(text, str):
         raise UsageError(f"a prompt is text, not {type(text).__name__}")
     if not text.strip():
-        raise UsageError("the prompt is empty")
+        raise UsageError("the prompt is empty, or only white space")
     if (at := text.find("\0")) >= 0:
         raise UsageError(f"the prompt has a NUL character at position {at}; remove it")
     try:

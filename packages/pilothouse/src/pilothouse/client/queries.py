@@ -333,7 +333,9 @@ class Query(Generic[OutputT]):
     def _ensure_started(self) -> QueryRun:
         if self._run is None:
             if self._early_end == "closed":
-                raise SessionClosedError("the query is closed; make a new one")
+                raise SessionClosedError(
+                    "the query was closed before its prompt was sent, so it has no result; make a new query(…)"
+                )
             self._loop = running_loop()
             self._run = self._start_run()
         else:

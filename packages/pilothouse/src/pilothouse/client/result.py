@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -103,6 +104,10 @@ _BY_MESSAGE_ERROR: dict[str, type[ResultError]] = {
 
 _TERMINAL_HINT = " · Please run /login"
 """What the CLI adds for people at a terminal."""
+_NO_SUCH_SESSION = re.compile(
+    r'.*Provided value "(.*)" is not a UUID and does not match any session title\..*', re.DOTALL
+)
+"""What the CLI says of an option `resume` that is no id; it begins with the usage of its own command."""
 _NOT_LOGGED_IN = "not logged in"
 """How the CLI also begins when the API has refused a token."""
 
@@ -115,7 +120,8 @@ _ADVICE: dict[type[ResultError], str] = {
     ContextOverflowError: "shorten the prompt or the conversation",
     RateLimitError: "send fewer requests at once, or try again later",
     OverloadedError: "try again in a moment",
-    SessionNotFoundError: "check the id; sessions are kept under HOME, or under CLAUDE_CONFIG_DIR, of the child",
+    SessionNotFoundError: "check the id: `pilothouse sessions --all` lists those below HOME, or CLAUDE_CONFIG_DIR, of "
+    "this process",
     QuotaError: "wait until the limit resets, or use another account or key",
 }
 
@@ -147,7 +153,7 @@ def make_result_error(
     text = failure_text(result)
     kind = _error_class(result, context.error_kind, text)
     advice = _ADVICE.get(kind)
-    reason_text = text.replace(_TERMINAL_HINT, "")
+    reason_text = _NO_SUCH_SESSION.sub(r"no session has the id or the title '\1'", text.replace(_TERMINAL_HINT, ""))
     if kind is AuthenticationError and result.api_error_status in REFUSED_ADVICE:  # a missing key has no status
         credential = name_credential(context.key_source, env)
         advice = REFUSED_ADVICE[result.api_error_status].format(credential)

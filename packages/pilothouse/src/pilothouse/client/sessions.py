@@ -569,6 +569,9 @@ class Session:
         await self._set("max_thinking_tokens", tokens)
         if display is not None:
             await self.control("set_max_thinking_tokens", thinking_display=display)
+            if self.options.thinking is None:  # for the next child; `thinking` would override the tokens as well
+                flags = {**(self.options.extra_args or {}), "thinking-display": display}
+                self._supervisor.options = self.options.with_(extra_args=flags)
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
         options = self.options.with_(**cast("Settings", {name: value}))

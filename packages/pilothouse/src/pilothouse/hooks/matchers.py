@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import ControlError, UsageError
-from pilothouse.hints import find_similar_name
+from pilothouse.hints import ExplainedStructMeta, find_similar_name
 from pilothouse.hooks.events import (
     EVENT_NAME_KEY,
     HOOK_EVENTS,
@@ -74,7 +74,7 @@ _SHARED_REGEX_ERRORS: Final = (
 )
 
 
-class HookMatcher(Struct, Generic[E], frozen=True):
+class HookMatcher(Struct, Generic[E], metaclass=ExplainedStructMeta, frozen=True):
     """Hooks for some of the events of one name.
 
     Args:

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Struct, field
 
 from pilothouse.errors import UsageError
-from pilothouse.hints import find_similar_name
+from pilothouse.hints import ExplainedStructMeta, find_similar_name
 from pilothouse.hooks.events import HOOK_EVENTS, HookEventSpec, RefusalFormat, find_refusal_format, is_gate
 from pilothouse.protocol import encode_line
 
 
-class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class HookOutput(Struct, metaclass=ExplainedStructMeta, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The output of a hook. Fields that are None are not sent; an output without any field means no opinion.
 
     The fields from `permission_decision` on belong to single events, and are an error in others.

@@ -84,7 +84,7 @@ class Options(OptionAttributes):
     `pilothouse.options.TABLE`.
 
     Raises:
-        OptionsError: unknown name, wrong type, or values that exclude each other; before anything is started.
+        OptionsError: unknown name, wrong type, or values that cannot be combined; before anything is started.
     """
 
     _values: Mapping[str, Any]
@@ -125,7 +125,7 @@ class Options(OptionAttributes):
         """Make a layer to merge onto others: like `Options`, but an option may need what only a lower layer has.
 
         Raises:
-            OptionsError: unknown name, wrong type, or values that exclude each other.
+            OptionsError: unknown name, wrong type, or values that cannot be combined.
         """
         return make_layer(settings)
 
@@ -138,7 +138,7 @@ class Options(OptionAttributes):
             is_complete: False if more layers will follow below or above.
 
         Raises:
-            OptionsError: values exclude each other; if `is_complete`, also an option that lacks what it needs.
+            OptionsError: values cannot be combined; if `is_complete`, also an option that lacks what it needs.
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
@@ -289,7 +289,7 @@ class OptionsBuilder(OptionSetters):
         """Return the options set so far; later calls do not change them.
 
         Raises:
-            OptionsError: some of the options exclude each other.
+            OptionsError: some of the options cannot be combined.
         """
         return Options(**cast("Settings", self._values))
 

@@ -76,7 +76,7 @@ def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = encode(values[name])
     if values.get("mcp_servers") == {} and given["mcp_servers"]:  # all servers run in this process
         del values["mcp_servers"]
-    if "sandbox" in values:
+    if values.get("sandbox"):
         settings = values.get("settings", {})
         if isinstance(settings, str):  # a path excludes a sandbox, so this is JSON
             settings = msgspec.json.decode(settings.encode())

@@ -285,7 +285,8 @@ _TASK_BUDGET = ValueType("a whole number of tokens of at least 1", structs.read_
     "N", "int | Mapping[str, int]", "int")
 _THINKING_CHOICE = ValueType("'adaptive', 'disabled', or an AdaptiveThinking, EnabledThinking or DisabledThinking",
     structs.read_thinking, types.word_or(types.find_mapping, str), "NAME|JSON", "ThinkingChoice", "Thinking")
-_SYSTEM_PROMPT = ValueType("text, or a SystemPromptPreset, SystemPromptFile or CustomSystemPrompt",
+_SYSTEM_PROMPT = ValueType(
+    "text, a list of its blocks, or a SystemPromptPreset, SystemPromptFile or CustomSystemPrompt",
     structs.read_system_prompt, takes="SystemPromptChoice", gives="SystemPrompt",
     resolve_paths=structs.resolve_system_prompt)
 _PLUGINS = ValueType("a list of paths or Plugins", structs.read_plugins, types.parse_list, "PATH",
@@ -533,14 +534,14 @@ OUTPUT = (
         doc="Inform the CLI that this program can stop individual background tasks."),
 )
 CONVERSATION = (
-    Option("resume", types.NAME, Flag("resume"), doc="Id of a session to continue."),
+    Option("resume", types.ID, Flag("resume"), doc="Id of a session to continue."),
     Option("continue_conversation", types.BOOL, Switch("continue"), default=False,
         doc="Continue the latest session of the directory."),
     Option("fork_session", types.BOOL, Switch("fork-session"), default=False,
         doc="Resume into a new session and leave the old one unchanged."),
     Option("session_id", types.UUID, Flag("session-id"),
         doc="Id for the new session. With `resume`, `fork_session` makes one."),
-    Option("resume_session_at", types.NAME, Flag("resume-session-at"),
+    Option("resume_session_at", types.ID, Flag("resume-session-at"),
         doc="With `resume`: the uuid of the last message to keep."),
     Option("resume_drops_turn", types.TEXT, Flag("resume-drops-turn"), min_cli_version="2.1.223",
         doc="With `resume_session_at`: the uuid of the prompt whose turn is dropped."),

@@ -15,8 +15,9 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, Struct, StructMeta, field, structs
+from msgspec import Meta, Struct, field, structs
 
+from pilothouse.hints import ExplainedStructMeta, suggest_name
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options.secrets import mask
 from pilothouse.options.value_types import (
@@ -29,7 +30,6 @@ from pilothouse.options.value_types import (
     read_mapping,
     read_texts,
     resolve_path,
-    suggest_name,
 )
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
@@ -39,22 +39,9 @@ _Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 _Seconds = Annotated[float, Meta(ge=0, le=1e300, description="a number of seconds of at least 0")]
 
 
-class _OptionStructMeta(StructMeta):
-    """Names the class and its fields in the error for arguments that do not fit."""
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
-        try:
-            return super().__call__(*args, **values)
-        except TypeError as error:
-            names = cls.__struct_fields__
-            unknown = next((name for name in values if name not in names), "")
-            advice = suggest_name(unknown, names) or f"; its fields, all keywords, are {', '.join(names)}"
-            text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
-            args, values = (), {}  # a crash report shows the variables of this frame, which may hold keys
-            raise TypeError(text) from None
-
-
-class OptionStruct(Struct, metaclass=_OptionStructMeta, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class OptionStruct(
+    Struct, metaclass=ExplainedStructMeta, frozen=True, kw_only=True, rename="camel", omit_defaults=True
+):
     """Base of all that are for the CLI: keyword-only and frozen.
 
     `repr` shows only set fields, with possible keys masked.
@@ -358,7 +345,7 @@ RetryReason = Literal["rate_limit", "overloaded", "server", "network"]
 RETRY_REASONS: tuple[RetryReason, ...] = ("rate_limit", "overloaded", "server", "network")
 
 
-class RetryPolicy(Struct, frozen=True, kw_only=True):
+class RetryPolicy(Struct, metaclass=ExplainedStructMeta, frozen=True, kw_only=True):
     """When to retry a query that the API refused, after the CLI has given up.
 
     Args:

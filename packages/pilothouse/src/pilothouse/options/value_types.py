@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction, unwrap
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
-from pilothouse.hints import find_similar_name
+from pilothouse.hints import suggest_name
 from pilothouse.messages.json_lines import to_plain_scalar
 from pilothouse.options.secrets import MASK, SECRET_FIELDS, is_secret_name, mask
 
@@ -56,16 +56,6 @@ class InvalidValueError(ValueError):
         text = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
         found = "an empty text" if self.value == "" else f"a value of type {kind}" if hidden else f"{text} ({kind})"
         return f"{where}expected {self.expected}, got {found}{self.hint}"
-
-
-def suggest_name(value: Any, names: Iterable[str]) -> str:
-    """Return the end of an error, which suggests one of the names; empty if none is similar."""
-    if not isinstance(value, str):
-        return ""
-    plain = {name.lower().replace("_", "").replace("-", ""): name for name in names}
-    given = value.lower().replace("_", "").replace("-", "").replace(" ", "")
-    near = find_similar_name(given, plain, 0.75)
-    return f"; did you mean {plain[near]!r}?" if near is not None else ""
 
 
 def redacted_repr(value: Any) -> str:
@@ -424,6 +414,7 @@ PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dont
 # fmt: off
 TEXT = ValueType("text without NUL or lone surrogates", _read_if(is_text))
 NAME = ValueType("non-empty text", _read_name, metavar="NAME")
+ID = ValueType("non-empty text", _read_name, metavar="ID")
 URL = ValueType("an address such as 'https://…'", _read_if(lambda v: is_name(v) and "://" in v), metavar="URL")
 UUID = ValueType("a UUID", _read_if(_is_uuid), metavar="UUID")
 BOOL = ValueType("True or False", _read_if(lambda v: isinstance(v, bool)), parse_bool, "true|false", "bool")

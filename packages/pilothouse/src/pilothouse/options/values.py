@@ -1,6 +1,6 @@
 """The values of options: validation of one and of combinations, and `Explanation`, which shows where each comes from.
 
-Combinations: options that exclude each other, and options that need another. Pure. Every failure raises
+Combinations: options that cannot be combined, and options that need another. Pure. Every failure raises
 `OptionsError`, which names the option; for a name that is not an option, it says the name in pilothouse, or what to use
 instead. This module must not know rendering or the merging of layers.
 """
@@ -49,7 +49,7 @@ def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> No
             names = (conflict.first, conflict.second)
             sources = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
             raise OptionsError(
-                f"options {conflict.first!r} and {conflict.second!r} exclude each other: {conflict.advice}{sources}",
+                f"options {conflict.first!r} and {conflict.second!r} cannot be combined: {conflict.advice}{sources}",
                 option=conflict.first,
             )
 
@@ -63,7 +63,7 @@ def _is_set(values: Values, name: str) -> bool:
 
 
 class Conflict(Struct, frozen=True):
-    """Two options that exclude each other, at least where `applies` is true; `advice` is what to do instead."""
+    """Two options that cannot be combined, at least where `applies` is true; `advice` is what to do instead."""
 
     first: str
     second: str

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr as set_field
 
 from pilothouse.errors import UsageError
+from pilothouse.hints import ExplainedStructMeta
 from pilothouse.messages.base import short_repr
 from pilothouse.messages.core import PermissionMode, TaskStartedMessage
 from pilothouse.messages.decoder import convert_fields
@@ -501,7 +502,7 @@ PLAN_REJECTED_MESSAGE: Final = "The plan was not approved. Stay in plan mode, an
 PLAN_FEEDBACK_PREFIX: Final = "The plan was not approved yet. Stay in plan mode and work this in: "
 
 
-class Allow(Struct, frozen=True):
+class Allow(Struct, metaclass=ExplainedStructMeta, frozen=True):
     """The call may run.
 
     Args:
@@ -515,7 +516,7 @@ class Allow(Struct, frozen=True):
     updated_permissions: Sequence[PermissionUpdate] | None = None
 
 
-class Deny(Struct, frozen=True):
+class Deny(Struct, metaclass=ExplainedStructMeta, frozen=True):
     """The call must not run.
 
     Args:
@@ -527,7 +528,7 @@ class Deny(Struct, frozen=True):
     interrupt: bool = False
 
 
-class Confirm(Struct, frozen=True):
+class Confirm(Struct, metaclass=ExplainedStructMeta, frozen=True):
     """Let the confirmer (`confirm=`) decide; without one, the call is denied.
 
     Args:
