@@ -57,6 +57,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "Control": (
             "guides/costs-and-budgets.md",
             "guides/testing-your-agent.md",
+            "guides/comparing-agents.md",
         ),
         "Operate": (
             "guides/deployment.md",
