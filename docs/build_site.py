@@ -58,6 +58,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "guides/costs-and-budgets.md",
             "guides/cache-doctor.md",
             "guides/testing-your-agent.md",
+            "guides/comparing-agents.md",
         ),
         "Operate": (
             "guides/deployment.md",

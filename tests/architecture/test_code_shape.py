@@ -31,9 +31,13 @@ def test_every_file_says_what_it_owns() -> None:
     assert not [path for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))]
 
 
+NOT_INSTALLED = {"pilothouse_lab.inspect"}
+"""Modules for libraries that the environment of the tests does not have."""
+
+
 def list_classes() -> Iterator[type]:
     for path in FILES:
-        if "compat" in path.parts or path.name.startswith("__"):
+        if "compat" in path.parts or path.name.startswith("__") or module_name(path) in NOT_INSTALLED:
             continue
         module = importlib.import_module(module_name(path))
         yield from (

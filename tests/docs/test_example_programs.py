@@ -210,6 +210,14 @@ def test_two_questions(model: ScriptedModel, run: Run) -> None:
     assert "My name is Alice" in json.dumps(second.messages)
 
 
+def test_compare_agents(run: Run, tmp_path: Path) -> None:
+    output = run("compare_agents.py", code=1).stdout
+    assert output.startswith("Candidate: worse (p = 0.029)")
+    assert re.search(r"\| renames +\| 4/4 +\| 0/4 ", output)
+    assert "The same agent twice, 8 runs: no difference found" in output
+    assert "<svg" in (tmp_path / "lab.html").read_text()
+
+
 def test_fork_and_compare(model: ScriptedModel, run: Run) -> None:
     model.on("Read app.py", reply="I have read it.")
     model.on("faster", reply=lambda request: f"says {request.model}")

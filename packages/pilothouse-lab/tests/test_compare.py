@@ -1,0 +1,188 @@
+"""Comparisons: what is found, what is repeated, what counts, and what they may cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mock_agents import make_agent, make_turn, says_yes
+
+import pilothouse as ph
+from pilothouse.errors import ReplayMismatch
+from pilothouse_lab import Case, CaseRun, RunRecord, Verdict, compare, replay
+from pilothouse_testing import frames
+
+pytestmark = pytest.mark.anyio
+
+CASE = Case("asks", "Well?", [says_yes])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Both event loops are tested with the fleet."""
+    return "asyncio"
+
+
+async def test_equal_agents_show_no_difference_in_40_runs(tmp_path: Path) -> None:
+    """Each agent passes now and then, in another order."""
+    answers = ["yes", "yes", "no", "yes", "no"]
+    baseline, candidate = make_agent(answers), make_agent(answers[::-1])
+    report = await compare([CASE], baseline=baseline, candidate=candidate, runs=20, directory=tmp_path)
+    assert (report.conclusion, report.exit_code, len(report.records)) == ("no difference found", 0, 40)
+    assert report.total.counts == (12, 20, 12, 20)
+    report.assert_no_regression()
+
+
+async def test_a_loss_is_found_in_its_case_alone(tmp_path: Path) -> None:
+    def well(run: CaseRun) -> bool:
+        return "yes" in run.result.text or "How" in run.prompt
+
+    cases = [Case("asks", "Well?", [well]), Case("greets", "How are you?", [well])]
+    report = await compare(cases, baseline=make_agent(), candidate=make_agent("no"), runs=6, directory=tmp_path)
+    assert [(one.name, one.change) for one in report.cases] == [("asks", -1), ("greets", 0)]
+    assert (report.conclusion, report.exit_code) == ("worse", 1)
+    with pytest.raises(AssertionError, match="Worse in: asks"):
+        report.assert_no_regression()
+
+
+async def test_a_gain_is_called_better(tmp_path: Path) -> None:
+    report = await compare([CASE], baseline=make_agent("no"), candidate=make_agent(), runs=6, directory=tmp_path)
+    assert (report.conclusion, report.exit_code) == ("better", 0)
+
+
+async def test_the_agents_take_turns(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def note(run: RunRecord) -> None:
+        seen.append(run.variant[0])
+
+    await compare(
+        [CASE], baseline=make_agent(), candidate=make_agent(), runs=4, concurrency=1, directory=tmp_path, on_run=note
+    )
+    assert "".join(seen) == "bccbbccb"
+
+
+async def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def count(run: CaseRun) -> None:
+        asked.append(run.prompt)
+
+    def stop(run: RunRecord) -> None:
+        if len(asked) >= 3:
+            raise TimeoutError
+
+    case = Case("asks", "Well?", [count])
+    how: dict[str, Any] = {"runs": 4, "concurrency": 1, "directory": tmp_path}
+    with pytest.raises(TimeoutError):
+        await compare([case], baseline=make_agent(), candidate=make_agent(), on_run=stop, **how)
+    assert 3 <= len(asked) <= 4
+    report = await compare([case], baseline=make_agent(), candidate=make_agent(), **how)
+    assert report.total.counts == (4, 4, 4, 4)
+    assert len(asked) <= 9  # one may have been under way
+    again = await compare([case], baseline=make_agent(), candidate=make_agent(), **how)
+    assert len(asked) <= 9
+    assert again.records == report.records
+
+
+async def test_a_changed_prompt_or_setting_runs_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+    case = Case("asks", "Well?", [lambda run: asked.append(run.prompt)])
+    how: dict[str, Any] = {"runs": 1, "directory": tmp_path}
+    await compare([case], baseline=make_agent(), candidate=make_agent(), **how)
+    await compare([case], baseline=make_agent(), candidate=make_agent(model="haiku"), **how)
+    assert len(asked) == 3
+    other = Case("asks", "Well, then?", case.checks)
+    await compare([other], baseline=make_agent(), candidate=make_agent(), **how)
+    assert len(asked) == 5
+
+
+async def test_the_budget_stops_a_comparison(tmp_path: Path) -> None:
+    cheap = [make_turn("yes", cost_usd=0.1)]
+    report = await compare(
+        [CASE],
+        baseline=make_agent(cheap),
+        candidate=make_agent(cheap),
+        runs=10,
+        concurrency=1,
+        max_budget_usd=0.45,
+        directory=tmp_path,
+    )
+    assert (report.conclusion, report.exit_code) == ("incomplete", 2)
+    assert 4 <= len(report.records) <= 6
+    assert "budget" in str(report)
+
+
+async def test_judges_count_against_the_budget(tmp_path: Path) -> None:
+    case = Case("asks", "Well?", [lambda run: Verdict(passed=True, cost_usd=1.0)])
+    report = await compare(
+        [case], baseline=make_agent(), candidate=make_agent(), concurrency=1, max_budget_usd=2.5, directory=tmp_path
+    )
+    assert 3 <= len(report.records) <= 4
+    assert report.cost_usd > 3
+    assert max(one.cost_usd for one in report.records) < 1
+
+
+async def test_a_limit_of_the_agent_is_its_failure(tmp_path: Path) -> None:
+    spent = [frames.init(), frames.result(None, subtype="error_max_turns", is_error=True, errors=["too many turns"])]
+    report = await compare([CASE], baseline=make_agent(), candidate=make_agent([spent]), runs=6, directory=tmp_path)
+    assert report.conclusion == "worse"
+    assert "MaxTurnsError: too many turns" in str(report)
+
+
+async def test_a_failure_of_the_api_counts_for_neither(tmp_path: Path) -> None:
+    down = [frames.init(), frames.result("API Error: 403", is_error=True, api_error_status=403)]
+    how: dict[str, Any] = {"runs": 4, "concurrency": 1, "directory": tmp_path}
+    report = await compare([CASE], baseline=make_agent(), candidate=make_agent(["yes", down]), **how)
+    assert report.conclusion == "incomplete"
+    assert report.total.counts == (4, 4, 2, 2)
+    assert [one.lost.partition(":")[0] for one in report.records if one.lost] == ["AuthenticationError"] * 2
+
+
+async def test_a_typed_output_has_to_fit(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}
+    good = make_turn("", structured_output={"price": 3})
+    case = Case("prices", "How much?", [lambda run: run.result.output == {"price": 3}], output_type=schema)
+    bad = make_agent([make_turn("cheap")], output_repairs=0)
+    report = await compare([case], baseline=make_agent([good]), candidate=bad, runs=4, directory=tmp_path)
+    assert report.total.counts == (4, 4, 0, 4)
+    assert "StructuredOutputError" in str(report)
+
+
+async def test_each_run_has_a_fresh_workspace(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_text("one")
+    seen: set[Path] = set()
+
+    def change(run: CaseRun) -> bool:
+        seen.add(run.workspace)
+        text = (run.workspace / "file").read_text()
+        (run.workspace / "file").write_text("changed")
+        return text == "one"
+
+    case = Case("works", "Work", [change], workspace=source)
+    how: dict[str, Any] = {"baseline": make_agent(), "candidate": make_agent(), "runs": 2}
+    report = await compare([case], **how, directory=tmp_path / "lab", keep_workspaces=True)
+    assert report.total.counts == (2, 2, 2, 2)
+    assert len(seen) == 4
+    assert all((path / "file").read_text() == "changed" for path in seen)
+    assert (source / "file").read_text() == "one"
+    await compare([case], **how, directory=tmp_path / "other")
+    assert not list((tmp_path / "other" / "workspaces").glob("works*"))
+
+
+async def test_a_run_can_be_replayed(tmp_path: Path) -> None:
+    agent = make_agent([make_turn("yes", ("Read", {"file_path": "a"}))])
+    report = await compare([CASE], baseline=agent, candidate=agent, runs=1, max_budget_usd=5, directory=tmp_path)
+    [record] = report.get_runs("baseline", "asks")
+    assert (await replay(record, agent, CASE)).text == record.text == "yes"
+    with pytest.raises(ReplayMismatch, match="Really"):
+        await replay(record, agent, Case("asks", "Really?"))
+
+
+@pytest.mark.parametrize("cases", [[], [CASE, CASE]])
+async def test_cases_need_names_of_their_own(cases: list[Case]) -> None:
+    with pytest.raises(ph.UsageError, match="name of its own"):
+        await compare(cases, baseline=make_agent(), candidate=make_agent())
