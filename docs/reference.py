@@ -198,7 +198,7 @@ def programs() -> str:
     names = [path.relative_to(folder).as_posix() for path in paths]
     first_lines = [path.read_text("utf-8").partition("\n")[0].strip('"') for path in paths]
     sentences = [re.split(r"(?<=\.) ", line)[0] for line in first_lines]
-    lines = [f"- [{name}](programs/{name}): {sentence}\n" for name, sentence in zip(names, sentences, strict=True)]
+    lines = [f"- [`{name}`](programs/{name}): {sentence}\n" for name, sentence in zip(names, sentences, strict=True)]
     return "\n" + "".join(lines) + "\n"
 
 

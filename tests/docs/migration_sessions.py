@@ -12,7 +12,6 @@ from pilothouse_models import GenerateResult
 from pilothouse_testing import FakeCall, frames, mock_transport
 
 FIRST = "My name is Alice."
-TOKEN = "the-token-of-a-host-of-these-tests"
 CONTROLS: dict[str, dict[str, Any]] = {
     "get_context_usage": {"categories": [], "totalTokens": 1},
     "get_settings": {"effective": {}},

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from markdown_pages import DOCS, blocks
-from migration_sessions import ASKED, GIVES, TOKEN, check_model, check_session, running_session
+from migration_sessions import ASKED, GIVES, check_model, check_session, running_session
 from migration_sessions import PROMPTS as SESSION_PROMPTS
 from migration_table import Call, calls, run, settings, used
 
@@ -32,7 +32,6 @@ SYSTEMS = {"claude-agent-sdk, Python", "claude-agent-sdk, TypeScript", "Laravel,
     "Ruby",
     "Elixir",
     "Go",
-    "What the others lack",
 }
 
 PROMPT = "Explain this project"
@@ -132,7 +131,6 @@ GIVEN = {"stderr=show", "transport=mock_transport", "transport=mock_transport('H
     "confirm=check",
     "on_elicitation=check",
     "on_user_dialog=check",
-    "transport=on_host('ws://127.0.0.1:8765', token=token)",
 }
 """Objects of the caller: they come back as they are."""
 
@@ -161,7 +159,6 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     'ph.HookOutput.deny("No.")': lambda v: v.permission_decision == "deny",
     "ph.Options()": lambda v: v.to_cli_args() == [],
     'ph.Options(custom_tools=[ph.tool(add)], tool_bridge="xml")': lambda v: "sdkMcpServers" not in handshake(v),
-    'ph.Options(transport=on_host("ws://127.0.0.1:8765", token=token))': lambda v: "8765" in repr(v.transport()),
     'model = LanguageModel("opus", max_thinking_tokens=2000)': lambda v: v.model == "opus",
     "ph.QueryResult(from_dict(frame) for frame in frames.sample_messages())": lambda v: v.text == "It printed hi.",
     'ph.create_tool("add", "Adds", {"a": float, "b": float}, add)': lambda v: v(1, 2) == 3 and takes(v, "number"),
@@ -266,7 +263,6 @@ class RowContext:
             may=check_nothing,
             check=check_nothing,
             add=add,
-            token=TOKEN,
             model=LanguageModel("haiku"),
         )
 
