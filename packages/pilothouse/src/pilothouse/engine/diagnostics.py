@@ -73,6 +73,7 @@ _LOST_REASONS: Final = {
     "EDQUOT": "the disk quota is used up; free some space",
 }
 _SAVE_CHECK_SECONDS: Final = 60.0  # until a directory that could be written is looked at again
+_MAX_SAVE_CHECKS: Final = 1000
 _READERS: Final = frozenset({"Read", "Bash"})
 _ANSWERS: Final = frozenset({AssistantMessage, StreamEvent})
 
@@ -217,6 +218,8 @@ class Diagnostics:
         self._checked_session = message.session_id
         projects, now = self._find_projects_directory(), time.monotonic()
         if projects is not None and now >= _next_save_checks.get(projects, 0.0):
+            if len(_next_save_checks) >= _MAX_SAVE_CHECKS:  # each user has a directory of their own, say
+                _next_save_checks.clear()
             _next_save_checks[projects] = now + _SAVE_CHECK_SECONDS  # queries that end together look once
             self._start_task(partial(self._warn_unsaved, projects, message.session_id))
 
