@@ -109,7 +109,7 @@ def spell_options(text: str) -> str:
 
 
 _NAMED_IN_ERROR = re.compile(
-    r"\boptions? (?P<quote>'?)(?P<name>\w+)(?P=quote)|(?<=\band )'(?P<second>\w+)'(?= cannot)"
+    r"\boptions? (?P<quote>'?)(?P<name>\w+)(?P=quote)|(?<=\band )'(?P<second>\w+)'(?= can)"
     r"|(?<=\bneeds )'(?P<needed>\w+)'|(?<=\bor )'(?P<other>\w+)'(?=:|$)"
 )
 

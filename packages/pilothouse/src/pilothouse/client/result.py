@@ -372,7 +372,7 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def output(self) -> OutputT:
-        """The typed output; None if none was requested.
+        """The typed output: what `output_type` or `json_schema` asked for; None without them (see `text`).
 
         Raises:
             PilothouseError: an output was requested, and there is none: the error of the run, as `raise_for_error`.
