@@ -180,7 +180,7 @@ async def test_the_login_error_has_advice_for_programs() -> None:
         result = await ph.query("x", cli=fake.path)
     assert isinstance(result.error, ph.AuthenticationError)
     assert str(result.error) == (
-        "Not logged in (set ANTHROPIC_API_KEY, pass api_key=…, or log in with `pilothouse chat` and `/login`)"
+        "Not logged in (set ANTHROPIC_API_KEY, pass api_key=…, or use `/login` in `pilothouse chat`)"
     )
 
 

@@ -423,7 +423,7 @@ def query(
 
         result = await ph.query("Extract the invoice", output_type=Invoice)  # result.output is an Invoice
 
-    A query needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or log in with `pilothouse chat`, `/login`.
+    A query needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or use `/login` in `pilothouse chat`.
     Tools that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
 
     Args:

@@ -113,7 +113,7 @@ _NOT_LOGGED_IN = "not logged in"
 
 # What to do next, appended to the CLI's text.
 _ADVICE: dict[type[ResultError], str] = {
-    AuthenticationError: "set ANTHROPIC_API_KEY, pass api_key=…, or log in with `pilothouse chat` and `/login`",
+    AuthenticationError: "set ANTHROPIC_API_KEY, pass api_key=…, or use `/login` in `pilothouse chat`",
     InvalidModelError: "check the option model",
     MaxTurnsError: "raise max_turns, or resume the session with its session_id",
     BudgetError: "raise max_budget_usd, or resume the session with its session_id",

@@ -1266,8 +1266,8 @@ def query(
 
         result = ph.query("Extract the invoice", output_type=Invoice).result()  # result.output is an Invoice
 
-    A query needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or log in with `pilothouse chat`, `/login`.
-    Tools that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
+    A query needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or use `/login` in `pilothouse chat`. Tools
+    that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
 
     Args:
         prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user messages.
