@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from pilothouse.client import controls
-from pilothouse.client.child_supervisor import CHANGEABLE_OPTIONS
 from pilothouse.client.handlers import TOOL_INITIALIZE_KEYS
+from pilothouse.client.session_settings import CHANGEABLE_OPTIONS
 from pilothouse.errors import UsageError
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookOutput, McpServerOrigin, matchers
 from pilothouse.hooks.events import is_gate

@@ -22,8 +22,7 @@ PACKAGES: dict[str, str] = {
     "": ("_version callbacks errors events hints instrumentation json_schema lazy_exports media products tracebacks"),
     "client": (
         "agent budgets child_supervisor config_file controls costs custom_tools event_reader handlers launch logins "
-        "message_iterator middleware observation prompt queries result resume_state retry sessions settings_check "
-        "structured_output"
+        "middleware observation prompt queries result retry session_settings sessions settings_check structured_output"
     ),
     "engine": (
         "activity buffer channel child diagnostics extensions failures incoming_requests limits pending_work router "
@@ -32,7 +31,7 @@ PACKAGES: dict[str, str] = {
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",
     "options": (
-        "cli_settings conflicts credentials invocation isolation options permission_facts permission_rules renderer "
+        "cli_settings conflicts credentials isolation options permission_facts permission_rules renderer "
         "secrets settings table value_structs value_types values"
     ),
     "permissions": "approvals dispatcher requests",

@@ -145,6 +145,9 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     },
     "pilothouse.client.child_supervisor": {
         "cannot change in a session": "test_controls.py::test_what_cannot_change_is_refused_at_once",
+    },
+    "pilothouse.client.session_settings": {
+        "cannot change in a session": "test_controls.py::test_what_cannot_change_is_refused_at_once",
         "cannot be set for one query": "session/test_query_settings.py::test_what_no_query_can_have_for_itself",
     },
     "pilothouse.client.queries": {

@@ -18,7 +18,7 @@ from served_transports import PLAIN, host_with_proxy, read, served
 
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.options import Invocation, Options, render
-from pilothouse.options.invocation import PrivateFile
+from pilothouse.options.renderer import PrivateFile
 from pilothouse.transports import MemoryTransport
 from pilothouse_remote.messages import HostAddress
 from pilothouse_remote.transport import WebSocketTransport, make_launch_message

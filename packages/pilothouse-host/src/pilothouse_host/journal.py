@@ -20,17 +20,10 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.support import (
-    LoopCondition,
-    SqliteFileError,
-    create_private_file,
-    decode_line,
-    encode_json,
-    open_database,
-    run_blocking,
-)
+from pilothouse.support import LoopCondition, decode_line, encode_json, run_blocking
 from pilothouse.transports import ExitInfo
 from pilothouse_access.owners import OPERATOR, Owner
+from pilothouse_transcripts.sqlite_files import SqliteFileError, create_private_file, open_database
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]

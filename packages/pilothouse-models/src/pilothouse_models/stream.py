@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.client import Query
-from pilothouse.client.message_iterator import MessageIterator as Messages
+from pilothouse.client.queries import MessageIterator as Messages
 from pilothouse.client.result import make_result_error
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError, StructuredOutputError, UsageError
 from pilothouse.events import (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pilothouse.errors import UsageError
-from pilothouse.support import fit_picture_block, run_blocking
+from pilothouse.support import run_blocking
 from pilothouse_native.wire import JsonObject
+from pilothouse_transcripts.pictures import fit_picture_block
 
 
 async def fit_pictures(content: str | list[JsonObject]) -> str | list[JsonObject]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypedDict, cast
 from uuid import uuid4
 
 from pilothouse.errors import UsageError
-from pilothouse.support import encode_json, fit_picture_block, to_json_values
+from pilothouse.support import encode_json, to_json_values
 from pilothouse_transcripts.edits import format_timestamp, write_new_file
 from pilothouse_transcripts.paths import (
     SUFFIX,
@@ -25,6 +25,7 @@ from pilothouse_transcripts.paths import (
     make_private_directory,
     resolve_directory,
 )
+from pilothouse_transcripts.pictures import fit_picture_block
 
 
 class HistoryMessage(TypedDict):

@@ -4,14 +4,13 @@ Programs need none of it. A name here may change with any release, so a package 
 pilothouse exactly, as the packages of this repository do.
 
 - JSON: `encode_json` (bytes, also of odd text), `decode_line`, `to_json_values`
-- media: `sniff_media_type` (the type of an image or a sound, by its first bytes), `fit_picture_block` (an image for
-  the API)
+- media: `sniff_media_type` (the type of an image or a sound, by its first bytes)
 - tasks: `spawn` (work on the running loop, beside a query)
 - blocking work: `run_blocking` (short work, in a thread), `run_cancellable` (long work, which checks whether it may go
   on), `LoopCondition` (to wait on several event loops), `make_loop_caller` (to call back into this event loop from a
   thread), `get_portal` and `make_blocking` (for blocking twins)
 - secrets: `secret_values` of options, `invocation_secrets` of a child, `Redactor`, `mask`, `MASK`
-- files: `open_database` and `SqliteFileError` (a private SQLite file), `create_private_file`, `lock_file`, `cache_root`
+- files: `lock_file`, `cache_root`
 - programs: `find_program` (on PATH, never in the working directory), `parse_version` (of the CLI, to compare it),
   `find_key` and `get_claude_directory` (what the CLI would find)
 - packages: `copy_method_signature`, `hide_arguments` (of functions that take keys), `user_class` (hints for mistakes),
@@ -31,12 +30,8 @@ from pilothouse.options.secrets import Redactor as Redactor
 from pilothouse.options.secrets import invocation_secrets as invocation_secrets
 from pilothouse.options.secrets import mask as mask
 from pilothouse.options.secrets import secret_values as secret_values
-from pilothouse.pictures import fit_picture_block as fit_picture_block
 from pilothouse.provision.artifacts import cache_root as cache_root
 from pilothouse.provision.file_lock import lock_file as lock_file
-from pilothouse.sqlite_files import SqliteFileError as SqliteFileError
-from pilothouse.sqlite_files import create_private_file as create_private_file
-from pilothouse.sqlite_files import open_database as open_database
 from pilothouse.sync.portal import get_portal as get_portal
 from pilothouse.sync.portal import make_blocking as make_blocking
 from pilothouse.tracebacks import hide_arguments as hide_arguments

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 import pilothouse as ph
-from pilothouse.options.invocation import PrivateFile
+from pilothouse.options.renderer import PrivateFile
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import frames
 from pilothouse_testing.mocks import _make_settings_answer

@@ -13,7 +13,7 @@ import pytest
 from session_cli import Cli, die, hang, talking
 
 import pilothouse as ph
-from pilothouse.client.child_supervisor import SESSION_ONLY_OPTIONS
+from pilothouse.client.session_settings import SESSION_ONLY_OPTIONS
 from pilothouse.client.sessions import Session
 from pilothouse.transports import MemoryTransport
 from pilothouse.transports.base import TransportFacts

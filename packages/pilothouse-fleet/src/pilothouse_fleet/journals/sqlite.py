@@ -32,10 +32,11 @@ from msgspec.structs import replace
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.provision.artifacts import explain_foreign_writer
-from pilothouse.support import SqliteFileError, create_private_file, lock_file, open_database, run_blocking
+from pilothouse.support import lock_file, run_blocking
 from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, RUN_COLUMNS, decode_run, encode_outcome
 from pilothouse_fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_death, apply_interruption
 from pilothouse_fleet.run import FleetStatus, Run, RunState, digest_prompt
+from pilothouse_transcripts.sqlite_files import SqliteFileError, create_private_file, open_database
 
 # ruff: noqa: S608 - every part of a statement is a constant of this file
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.support import SqliteFileError, create_private_file, open_database
 from pilothouse_transcripts.paths import expand_home
+from pilothouse_transcripts.sqlite_files import SqliteFileError, create_private_file, open_database
 from pilothouse_transcripts.stores.backend import (
     FORMAT,
     Change,

@@ -1,8 +1,8 @@
 """The children of a session, one after the other.
 
 `ChildSupervisor` starts them, and replaces one after a crash or for a query with other launch settings;
-`RuntimeSettings` changes settings of a running child; `SessionMonitor` sees every message of every child and keeps
-costs, subscriptions and observers.
+`SessionMonitor` sees every message of every child and keeps costs, subscriptions and observers. `session_settings` has
+the settings of each child.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -21,20 +21,17 @@ from msgspec.structs import replace
 
 from pilothouse.client.budgets import SessionBudget, check_remaining, limit_to_remaining
 from pilothouse.client.costs import CostTracker
-from pilothouse.client.custom_tools import ToolBridge, are_same_tools, make_custom_tools
+from pilothouse.client.custom_tools import ToolBridge
 from pilothouse.client.handlers import RequestHandlers, make_handlers, make_replacement_handlers
 from pilothouse.client.launch import make_launch, make_limits, make_transport
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.observation import SessionObservation
 from pilothouse.client.result import make_refusal_error
-from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
+from pilothouse.client.session_settings import NO_SNAPSHOT, ResumeState, RuntimeSettings
 from pilothouse.engine import HandlerSet, call_in_loop, running_loop, spawn
 from pilothouse.engine.child import ChildRun
 from pilothouse.engine.router import Subscriptions
 from pilothouse.errors import (
-    CLIExitedError,
-    ControlError,
-    ControlTimeout,
     OptionsError,
     SessionClosedError,
     SessionExistsError,
@@ -42,138 +39,12 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.messages import Message, SystemMessage
-from pilothouse.options import TABLE, Invocation, Options, render
+from pilothouse.options import Invocation, Options, render
 from pilothouse.options.options import NO_OPTIONS
-from pilothouse.options.table import Internal
 from pilothouse.transports import Transport
 from pilothouse.transports.base import find_facts
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.private_files import PrivateHome
-
-# The control request of each option, and the key of its body.
-CHANGEABLE_OPTIONS = {
-    "model": ("set_model", "model"),
-    "permission_mode": ("set_permission_mode", "mode"),
-    "max_thinking_tokens": ("set_max_thinking_tokens", "max_thinking_tokens"),
-}
-# Options that apply at the start of a child, although the CLI has no flag for them.
-LAUNCH_OPTIONS = frozenset(
-    {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
-    | {"can_use_tool", "confirm", "on_question", "on_plan", "asks", "hooks", "on_elicitation", "on_user_dialog"}
-    | {"custom_tools", "callback_wrapper", "tool_bridge", "keep_detached"}
-)
-_OTHER_CONVERSATION = "it chooses the conversation; make another session with it, or use session.fork()"
-_SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"
-_SAME_WAY = "every child of a session has the same transport; make another session with it"
-SESSION_ONLY_OPTIONS: Mapping[str, str] = {
-    **dict.fromkeys(("resume", "continue_conversation", "fork_session", "session_id"), _OTHER_CONVERSATION),
-    **dict.fromkeys(("resume_session_at", "resume_drops_turn"), _OTHER_CONVERSATION),
-    **dict.fromkeys(("session_store", "session_store_flush", "session_lease", "load_timeout"), _SAME_PLACE),
-    **dict.fromkeys(("persist_session", "isolation", "config_dir", "user"), _SAME_PLACE),
-    **dict.fromkeys(("cli", "transport", "prompt_via"), _SAME_WAY),
-    "restart": "it applies to all children of a session; make another session with it",
-    "title": "the conversation has one title; call session.rename(…)",
-}
-"""Settings that cannot differ for one query of a session, and why."""
-_MODE_ALIASES: dict[Any, str] = {"manual": "default"}  # two names of one mode
-UNKNOWN_VALUE = object()
-"""A request was sent without a response: the child may have the old value, or the new one."""
-
-
-def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Options]:
-    """Split the settings of one query: those that the running child can change, and those that need another child.
-
-    Args:
-        call: the settings of the query.
-        session: those of the session; what is the same in both is in neither part.
-
-    Returns:
-        The values to change, and the options of another child.
-
-    Raises:
-        OptionsError: one of them cannot differ for one query.
-        ToolDefinitionError: a function that cannot be a tool.
-    """
-    given, usual = call.as_dict(), session.as_dict()
-    changes = {name: value for name, value in given.items() if name in CHANGEABLE_OPTIONS}
-    for name in [name for name, value in given.items() if not _needs_new_child(name, value, usual.get(name))]:
-        del given[name]
-    for name, value in given.items():
-        if name in SESSION_ONLY_OPTIONS:
-            raise OptionsError(
-                f"option {name!r} cannot be set for one query of a session, got {TABLE[name].format_value(value)}: "
-                f"{SESSION_ONLY_OPTIONS[name]}",
-                option=name,
-            )
-    thinks = "max_thinking_tokens" in changes and "thinking" not in given
-    if thinks and session.thinking is not None:
-        raise OptionsError(
-            "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which overrides it",
-            option="max_thinking_tokens",
-        )
-    return changes, make_custom_tools(Options.layer(**given)) if given else NO_OPTIONS
-
-
-def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
-    if name in CHANGEABLE_OPTIONS or name == "partial_messages" or value == session_value:
-        return False
-    if name == "custom_tools" and are_same_tools(value, session_value):
-        return False
-    return name in SESSION_ONLY_OPTIONS or name in LAUNCH_OPTIONS or not isinstance(TABLE[name].target, Internal)
-
-
-class RuntimeSettings:
-    """The settings in `CHANGEABLE_OPTIONS` that one child has in effect.
-
-    Args:
-        options: those that the child was started with.
-        child: sends control requests; knows the permission mode, which the CLI also changes by itself.
-    """
-
-    def __init__(self, options: Options, child: ChildRun) -> None:
-        self._child = child
-        self._default_mode = child.permission_mode or "default"
-        self._current = self._requested(options)
-
-    async def apply(self, options: Options, changes: Mapping[str, Any]) -> None:
-        """Set the child to the values of `options` with `changes`; unchanged values are not sent again.
-
-        A permission mode in `changes` is also compared with that of the child, which the CLI may have changed.
-
-        Raises:
-            ControlError, ControlTimeout: the CLI refused, or did not respond; after a timeout the child was ended.
-        """
-        for name, value in self._requested(options, changes).items():
-            is_so = self._current[name] == value
-            if name in changes and name == "permission_mode":
-                is_so = self._child.permission_mode in (value, None) and is_so
-            if is_so:
-                continue
-            try:
-                await self.set(name, value)
-            except ControlTimeout as error:  # an unresponsive child would fail every later query
-                self._child.stop(CLIExitedError(f"the CLI was ended: {error}"))
-                raise
-
-    async def set(self, name: str, value: Any) -> Mapping[str, Any]:
-        """Set one option, whatever its value is now; returns the response."""
-        subtype, key = CHANGEABLE_OPTIONS[name]
-        before, self._current[name] = self._current[name], UNKNOWN_VALUE
-        try:
-            answer = await self._child.request(subtype, {key: value})
-        except ControlError:
-            self._current[name] = before
-            raise
-        self._current[name] = value
-        if name == "permission_mode":
-            self._child.permission_mode = value
-        return answer
-
-    def _requested(self, options: Options, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        values = {name: getattr(options, name) for name in CHANGEABLE_OPTIONS} | dict(changes or {})
-        mode = values["permission_mode"]
-        return values | {"permission_mode": _MODE_ALIASES.get(mode, mode) or self._default_mode}
-
 
 log = logging.getLogger("pilothouse")
 
@@ -511,7 +382,7 @@ class ChildSupervisor:
         )
         self.monitor.start_budget(child)
         if self.handlers is not None:
-            self.handlers.run = child
+            self.handlers.child = child
         child.session_id = self.resume_state.id
         child.router.names_prompts = previous is not None and previous.router.names_prompts  # of the same CLI
         self._loop = self.monitor.loop = running_loop()
@@ -588,7 +459,7 @@ class ChildSupervisor:
         own, bridge = self._started_with.options, self.get_bridge(self._started_with)
         before = self.handlers
         self.handlers = make_replacement_handlers(before, options.merge(own), changes, self._session, bridge)
-        self.handlers.run = child
+        self.handlers.child = child
         self.options = options
         launch = make_launch(self._next_options(self._started_with), self.handlers)
         invocation, handler_set = self.monitor.instrument_launch(*launch)

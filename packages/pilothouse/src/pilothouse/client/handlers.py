@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from pilothouse.callbacks import CallbackWrapper, wrap_callbacks
 from pilothouse.client.custom_tools import TOOL_SERVER, ToolBridge, allowed_tools_for, log_tool_failure, make_bridge
-from pilothouse.engine import HandlerSet, RequestHandler, SendControl
+from pilothouse.engine import ChildRun, HandlerSet, RequestHandler, SendControl
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for
 from pilothouse.options import Invocation, Options
-from pilothouse.options.invocation import InitializeBody
 from pilothouse.options.permission_facts import PermissionFacts
+from pilothouse.options.renderer import InitializeBody
 from pilothouse.options.value_structs import is_in_process_server
 from pilothouse.options.value_types import TRUE_WORDS
 from pilothouse.options.values import PERMISSION_OPTIONS
@@ -30,7 +30,7 @@ from pilothouse.permissions.dispatcher import (
     Park,
     PermissionDispatcher,
 )
-from pilothouse.permissions.requests import AskingRun, PermissionRequest, complete_request
+from pilothouse.permissions.requests import PermissionRequest, complete_request
 from pilothouse.tools import sdk_server
 from pilothouse.tools.mcp_dispatcher import make_mcp_dispatcher
 
@@ -65,7 +65,7 @@ class RequestHandlers:
         hooks: the dispatcher of the hooks, if there are any.
         handlers: by subtype of the request.
         initialize_fields: what the initialize request must contain for them.
-        run: the run that the handlers work for: it is told of permission requests, and knows who asks.
+        child: the child that the handlers work for: it is told of permission requests, and knows who asks.
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
@@ -86,7 +86,7 @@ class RequestHandlers:
         self._tools: Any = None
         self._session = session
         self._options = options
-        self.run: AskingRun | None = None
+        self.child: ChildRun | None = None
         self._add_permissions(options)
         self._add_hooks(options, None if previous is None else previous.hooks)
         self._add_dialogs(options)
@@ -189,11 +189,16 @@ class RequestHandlers:
         return partial(options.asks.park, scope)
 
     def _report(self, subtype: str, facts: dict[str, Any]) -> None:
-        if self.run is not None:  # known when there is a child
-            self.run.report_permission(subtype, facts)
+        if self.child is not None:
+            self.child.router.put_permission_note(subtype, facts, self.child.session_id)
 
     def _complete(self, request: PermissionRequest) -> PermissionRequest:
-        return request if self.run is None else complete_request(request, self.run)
+        if self.child is None:
+            return request
+        activity, agent_id = self.child.activity, request.agent_id
+        plan = activity.running_tools.find_plan(request.tool_use_id)
+        agent = None if agent_id is None else activity.background.find_agent(agent_id)
+        return complete_request(request, plan=plan, agent=agent)
 
     def _add_hooks(self, options: Options, previous: HookDispatcher | None) -> None:
         hooks = options.hooks

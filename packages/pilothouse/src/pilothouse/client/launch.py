@@ -98,7 +98,7 @@ def make_own_run(
     limits = make_limits(options)
     child = ChildRun(make_transport(options), invocation, limits, handler_set)
     if handlers is not None:
-        handlers.run = child
+        handlers.child = child
     return QueryRun(child.run_for, prompts, limits, middlewares, is_alone=True)
 
 

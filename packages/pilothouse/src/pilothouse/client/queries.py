@@ -1,8 +1,10 @@
-"""`Query`: one prompt being answered; and `Steering`, words for a turn that runs, and what became of them.
+"""`Query`: one prompt being answered; the loops over it, and the words that steer it.
 
 A query can be awaited, iterated over, or both. It decides what is sent, which middlewares stand around its run, and how
 the answer is read; `launch` makes the child, and the engine knows what happens on the wire. The child belongs to a task
 of the engine, so a query may be started, read, interrupted and closed from any task of the loop.
+
+`MessageIterator` is one loop over a query; `Steering` is what became of words for a turn that runs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, cast, get_args
 from uuid import uuid4
 
 import anyio
@@ -28,7 +30,6 @@ from pilothouse.client.custom_tools import ToolBridge
 from pilothouse.client.event_reader import EventReader, TextReader
 from pilothouse.client.handlers import make_handlers
 from pilothouse.client.launch import known_environ, make_own_run
-from pilothouse.client.message_iterator import MessageIterator
 from pilothouse.client.middleware import Middleware, change_prompts, make_custom
 from pilothouse.client.observation import make_observation
 from pilothouse.client.prompt import Prompt, check_text, make_steering_prompt, prepare_prompts
@@ -360,8 +361,8 @@ class Query(Generic[OutputT]):
             if observation is not None:
                 observation.finish(error)
             raise
-        run.wants_permission_events = self._wants_permission_events
-        run.on_joined = _warn_of_joined_prompts
+        if self._wants_permission_events:
+            run.request_permission_events()
         run.get_query = weakref.ref(self)  # weak: a query that is dropped has to end
         for middleware in middlewares:
             middleware.on_start(run)
@@ -605,15 +606,6 @@ def _shorten(prompt: Any) -> str:
     return repr(prompt if len(prompt) <= SHORT_PROMPT_CHARS else prompt[: SHORT_PROMPT_CHARS - 1] + "…")
 
 
-def _warn_of_joined_prompts(count: int) -> None:
-    log.warning(
-        "the CLI answered %d prompts of a query together, because they waited while it answered another; "
-        "user_message_uuids of the result names them. For an answer to each, make a session and a query for each "
-        "prompt, or let the iterable wait for the result of one prompt before it gives the next",
-        count,
-    )
-
-
 SteerTime = Literal["next", "now"]
 LateWords = Literal["ask", "return"]
 SteerOutcome = Literal["taken", "next_turn", "query", "returned"]
@@ -677,3 +669,128 @@ def check_choices(**given: str) -> None:
     for name, value in given.items():
         if value not in _CHOICES[name]:
             raise UsageError(f"{name}: expected {' or '.join(map(repr, _CHOICES[name]))}, got {value!r}")
+
+
+@user_class
+class MessageIterator(Generic[T]):
+    """One loop over a query: its messages, or what `read` makes of each.
+
+    Not a generator: the cleanup of a generator would run wherever it happens to be collected. Dropping this object
+    tells the query that the loop was left.
+
+    Args:
+        unread: see below.
+        next_batch: waits for the next messages; returns an empty list at the end.
+        close_query: ends the query, unless an `async with` block owns it.
+        close_query_soon: does the same from any thread, without waiting.
+        read: see below.
+        read_again: returns all messages if the answer was read to its end before this loop began, else None. The
+            argument says whether that turned out only after the first wait.
+        finish: called once at the end of the answer; what it raises ends the loop.
+
+    Attributes:
+        read: makes the items of each message; None: the messages themselves are the items.
+        unread: messages that were taken from the run and not yet iterated over. All iterators of a query share them,
+            so that the next loop continues where one was left. Other threads may take from it too.
+    """
+
+    __slots__ = (
+        "_close_query",
+        "_close_query_soon",
+        "_finish",
+        "_has_begun",
+        "_has_ended",
+        "_items",
+        "_next_batch",
+        "_read_again",
+        "_ready",
+        "read",
+        "unread"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        unread: deque[Message],
+        next_batch: Callable[[], Awaitable[list[Message]]],
+        close_query: Callable[[], Awaitable[None]],
+        close_query_soon: Callable[[], None],
+        read: Callable[[Message], Iterator[T]] | None,
+        read_again: Callable[[bool], list[Message] | None],
+        finish: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self.unread = unread
+        self._next_batch = next_batch
+        self._close_query = close_query
+        self._close_query_soon = close_query_soon
+        self.read = read
+        self._finish = finish
+        self._read_again = read_again
+        self._items: deque[T] = deque()  # items of the last message
+        self._ready = self._items if read is not None else cast("deque[T]", unread)  # items available at once
+        self._has_begun = False
+        self._has_ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:  # the hot path of every stream
+            return self._ready.popleft()
+        except IndexError:
+            pass  # outside of this block, so that no error of the query has this one in its traceback
+        return await self._next()
+
+    async def _next(self) -> T:
+        while await self.fill():
+            if self.read is not None:
+                self._items.extend(self.read(self.unread.popleft()))
+            if self._ready:
+                return self._ready.popleft()
+        await self.finish()
+        raise StopAsyncIteration
+
+    async def finish(self) -> None:
+        """Raise the error of a finished answer, in a loop without a result. Once."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            await finish()
+
+    async def fill(self) -> bool:
+        """Wait until there are unread messages; False at the end.
+
+        Raises:
+            UsageError: the answer was read before, and not all of its messages were kept.
+        """
+        first, self._has_begun = not self._has_begun, True
+        if first:
+            self._repeat(is_late=False)
+        while not self.unread:
+            if self._has_ended:
+                return False
+            try:
+                batch = await self._next_batch()
+            except anyio.get_cancelled_exc_class():
+                # Now: the handler of the error may keep this object alive, and a session would wait for its end.
+                self._close_query_soon()
+                raise
+            self._has_ended = not batch
+            self.unread.extend(batch)
+            if first and self._has_ended:
+                self._repeat(is_late=True)
+            first = False
+        return True
+
+    def _repeat(self, *, is_late: bool) -> None:
+        messages = self._read_again(is_late)
+        if messages is not None:
+            self._has_ended, self.unread = True, deque(messages)
+            self._ready = self._items if self.read is not None else cast("deque[T]", self.unread)
+
+    async def aclose(self) -> None:
+        """Leave the loop, which ends the query unless an `async with` block owns it."""
+        if not self._has_ended:
+            await self._close_query()
+
+    def __del__(self) -> None:
+        if getattr(self, "_has_begun", False) and not self._has_ended:
+            self._close_query_soon()

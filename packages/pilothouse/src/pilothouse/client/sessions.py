@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 import anyio
 import anyio.lowlevel
 
-from pilothouse.client.child_supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
+from pilothouse.client.child_supervisor import ChildOptions, ChildSupervisor
 from pilothouse.client.controls import (
     MCP_CALL,
     AccountInfo,
@@ -35,6 +35,7 @@ from pilothouse.client.logins import ClaudeLogin, LoginAccount, begin_claude_log
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import LateWords, OnMessage, Query, SessionPart, Steering, SteerTime, check_choices
 from pilothouse.client.result import OutputT
+from pilothouse.client.session_settings import RuntimeSettings, split_settings
 from pilothouse.client.structured_output import OutputSchema, make_output_validator
 from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
@@ -461,7 +462,7 @@ class Session:
         return await self._request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
-        child = await self._supervisor.ensure_running(in_turn=self._active is not None)
+        child = await self._ensure_running()
         return await child.request(subtype, body, timeout=timeout)
 
     async def login(self, account: LoginAccount = "claude") -> ClaudeLogin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import anyio
@@ -82,35 +82,29 @@ class ChildActivity:
             self.is_in_turn |= not self._has_seen_turns
             self.is_in_turn_of_previous_client = self.is_in_turn
 
+    NOTED: ClassVar = frozenset(
+        {ApiRetryMessage, CommandLifecycleMessage, InitMessage, ResultMessage, *RunningTasks.TRACKED}
+    )
+    """Classes of messages that `note` reads."""
+
     def note(self, message: Message) -> None:
-        """Take a message of one of the classes in `ROUTES`."""
-        self.ROUTES[message.__class__](self, message)
-
-    def _on_init(self, _: InitMessage) -> None:
-        self._has_seen_turns = self.is_in_turn = True
-
-    def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        self.is_in_turn |= message.state == "started"
-
-    def _on_result(self, _: ResultMessage) -> None:
-        self.is_in_turn, self._has_seen_turns = False, True
-        self.notify_changed()
-
-    def _on_retry(self, message: ApiRetryMessage) -> None:
-        self.touch(max(0.0, message.retry_delay_ms / 1000))  # the CLI waits for the API, which counts as activity
-
-    def _on_task(self, message: Message) -> None:
-        self.background.track(message)
-        self.may_be_woken = True
-        self.notify_changed()
-
-    ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
-        ApiRetryMessage: _on_retry,
-        CommandLifecycleMessage: _on_lifecycle,
-        InitMessage: _on_init,
-        ResultMessage: _on_result,
-        **dict.fromkeys(RunningTasks.TRACKED, _on_task),
-    }
+        """Take note of what a message says about the work of the CLI."""
+        match message:
+            case InitMessage():
+                self._has_seen_turns = self.is_in_turn = True
+            case CommandLifecycleMessage():
+                self.is_in_turn |= message.state == "started"
+            case ResultMessage():
+                self.is_in_turn, self._has_seen_turns = False, True
+                self.notify_changed()
+            case ApiRetryMessage():  # the CLI waits for the API, which counts as activity
+                self.touch(max(0.0, message.retry_delay_ms / 1000))
+            case _ if message.__class__ in RunningTasks.TRACKED:
+                self.background.track(message)
+                self.may_be_woken = True
+                self.notify_changed()
+            case _:
+                pass
 
     # Lines that could not be read.
 

@@ -29,10 +29,9 @@ from pilothouse.messages import (
     Message,
     ResultMessage,
     StatusMessage,
-    TaskStartedMessage,
 )
 from pilothouse.options import Invocation
-from pilothouse.options.invocation import InitializeLine
+from pilothouse.options.renderer import InitializeLine
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports import Health, Transport
 
@@ -533,51 +532,28 @@ class ChildRun(OwnedTask):
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
             self.activity.note_skipped(event)
 
-    def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
-        """Tell the active query and the subscriptions of a permission request, or its decision."""
-        self.router.put_permission_note(subtype, facts, self.session_id)
-
-    def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
-        """Return what the CLI reported when this sub-agent started."""
-        return self.activity.background.find_agent(agent_id)
-
-    def find_plan(self, tool_use_id: str) -> str | None:
-        """Return the plan in the input of this call of the model."""
-        return self.activity.running_tools.find_plan(tool_use_id)
-
-    # What single messages say about the child.
+    _NOTED: ClassVar = frozenset({ConversationResetMessage, InitMessage, ResultMessage, StatusMessage})
+    _NOT_PLAIN: ClassVar = MessageRouter.ROUTED | ChildActivity.NOTED | _NOTED
+    """Classes of messages that say more than text."""
 
     def _note(self, message: Message) -> None:
-        kind = message.__class__
-        if kind in ChildActivity.ROUTES:
-            self.activity.note(message)
-        if kind in self._NOTED:
-            self._NOTED[kind](self, message)
-
-    def _note_init(self, message: InitMessage) -> None:
-        self.last_init = message
-        self.session_id = message.session_id or self.session_id
-        self.permission_mode = message.permission_mode or self.permission_mode
-
-    def _note_status(self, message: StatusMessage) -> None:
-        self.permission_mode = message.permission_mode or self.permission_mode
-
-    def _note_reset(self, message: ConversationResetMessage) -> None:
-        self.session_id = message.new_conversation_id or self.session_id
-
-    def _note_result(self, message: ResultMessage) -> None:
-        self.session_id = message.session_id or self.session_id
-        if self.router.query is None:  # a turn that no query of ours has asked for
-            self.diagnostics.start_query()
-        make_error = self._make_refusal_error
-        if make_error is not None and not self.has_started and is_start_failure(message):
-            self.failure = self.failure or make_error(message)
-
-    _NOTED: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
-        ConversationResetMessage: _note_reset,
-        InitMessage: _note_init,
-        ResultMessage: _note_result,
-        StatusMessage: _note_status,
-    }
-    _NOT_PLAIN: ClassVar = MessageRouter.ROUTED | ChildActivity.ROUTES.keys() | _NOTED.keys()
-    """Classes of messages that say more than text."""
+        """Take note of what a message says about the child."""
+        self.activity.note(message)
+        match message:
+            case InitMessage():
+                self.last_init = message
+                self.session_id = message.session_id or self.session_id
+                self.permission_mode = message.permission_mode or self.permission_mode
+            case StatusMessage():
+                self.permission_mode = message.permission_mode or self.permission_mode
+            case ConversationResetMessage():
+                self.session_id = message.new_conversation_id or self.session_id
+            case ResultMessage():
+                self.session_id = message.session_id or self.session_id
+                if self.router.query is None:  # a turn that no query of ours has asked for
+                    self.diagnostics.start_query()
+                make_error = self._make_refusal_error
+                if make_error is not None and not self.has_started and is_start_failure(message):
+                    self.failure = self.failure or make_error(message)
+            case _:
+                pass

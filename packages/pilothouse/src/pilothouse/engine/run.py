@@ -72,7 +72,6 @@ class QueryRun(OwnedTask):
             have ended: who counts what they use has to ask, and to stop them.
         wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
-        on_joined: called once, with the number of prompts, when one result answers several. Must not raise.
         admission: awaited before anything is sent; what it raises is the failure of the query.
         get_query: returns the `Query` of this run, if that still exists.
         get_next_child: returns another child when this one has exited and certainly received none of the prompts.
@@ -110,10 +109,10 @@ class QueryRun(OwnedTask):
         self._followed = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
         self._changes = LoopCondition()  # of those
         self._steering: list[PromptMessage] = []
+        self._has_warned_of_joined_prompts = False
         self.result: ResultMessage | None = None
         self.wants_permission_events = self.keeps_input_open = False
         self.on_end: Callable[[BaseException | None], object] | None = None
-        self.on_joined: Callable[[int], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.get_query: Callable[[], Any] = lambda: None
         self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
@@ -389,9 +388,14 @@ class QueryRun(OwnedTask):
         ignores_prompts = self.turn.is_alone and result.is_error and not result.num_turns
         if self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts):
             self.result = result
-        if answered > 1 and self.on_joined is not None:
-            self.on_joined(answered)
-            self.on_joined = None
+        if answered > 1 and not self._has_warned_of_joined_prompts:
+            self._has_warned_of_joined_prompts = True
+            log.warning(
+                "the CLI answered %d prompts of a query together, because they waited while it answered another; "
+                "user_message_uuids of the result names them. For an answer to each, make a session and a query for "
+                "each prompt, or let the iterable wait for the result of one prompt before it gives the next",
+                answered,
+            )
         self.follow()
 
     def end_with_child(self, exit_code: int | None = None) -> bool:

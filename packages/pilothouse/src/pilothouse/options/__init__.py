@@ -14,13 +14,13 @@ from pilothouse.options.cli_settings import CliSandboxNetwork as CliSandboxNetwo
 from pilothouse.options.cli_settings import CliSettings as CliSettings
 from pilothouse.options.conflicts import PolicyWarning as PolicyWarning
 from pilothouse.options.credentials import CREDENTIAL_VARIABLES as CREDENTIAL_VARIABLES
-from pilothouse.options.invocation import Invocation as Invocation
-from pilothouse.options.invocation import PrivateFile as PrivateFile
 from pilothouse.options.isolation import IsolationReport as IsolationReport
 from pilothouse.options.isolation import isolation_report as isolation_report
 from pilothouse.options.options import Options as Options
 from pilothouse.options.options import OptionsBuilder as OptionsBuilder
 from pilothouse.options.permission_rules import normalize_mcp_name as normalize_mcp_name
+from pilothouse.options.renderer import Invocation as Invocation
+from pilothouse.options.renderer import PrivateFile as PrivateFile
 from pilothouse.options.renderer import render as render
 from pilothouse.options.renderer import render_child_env as render_child_env
 from pilothouse.options.settings import Settings as Settings

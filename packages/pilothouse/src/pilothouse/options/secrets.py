@@ -17,7 +17,7 @@ from pilothouse.errors import LineDecodeError
 from pilothouse.messages.json_lines import decode_line, encode_json
 
 if TYPE_CHECKING:
-    from pilothouse.options.invocation import Invocation
+    from pilothouse.options.renderer import Invocation
 
 
 MASK = "[redacted]"

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast, get_args
+from typing import Any, Final, Literal, Self, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -406,27 +406,18 @@ def _read_field_by_field(body: Mapping[str, Any]) -> PermissionRequest:
     return PermissionRequest(**read)
 
 
-class AskingRun(Protocol):
-    """The run of the CLI that asks: what it knows besides the requests, and whom to tell of them."""
+def complete_request(
+    request: PermissionRequest, *, plan: str | None, agent: TaskStartedMessage | None
+) -> PermissionRequest:
+    """Add what the CLI has said elsewhere.
 
-    def report_permission(self, subtype: str, fields: dict[str, Any], /) -> None:
-        """Take a note about a request, or its decision."""
-        ...
-
-    def find_agent(self, agent_id: str, /) -> TaskStartedMessage | None:
-        """Return what the CLI reported when this sub-agent started."""
-        ...
-
-    def find_plan(self, tool_use_id: str, /) -> str | None:
-        """Return the plan in the input of this call of the model."""
-        ...
-
-
-def complete_request(request: PermissionRequest, run: AskingRun) -> PermissionRequest:
-    """Add what the CLI has said elsewhere: who the sub-agent is, and the plan in the model's call."""
+    Args:
+        request: the request.
+        plan: the plan in the model's call, if it is about one.
+        agent: what the CLI reported when the sub-agent started that asks, if one does.
+    """
     if request.tool_name == PLAN_TOOL:
-        set_field(request, "proposed_plan", run.find_plan(request.tool_use_id))
-    agent = None if request.agent_id is None else run.find_agent(request.agent_id)
+        set_field(request, "proposed_plan", plan)
     if agent is not None:
         set_field(request, "agent_type", agent.subagent_type)
         set_field(request, "agent_description", agent.description)

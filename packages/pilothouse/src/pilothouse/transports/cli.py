@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
-from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.options.renderer import ChildEnvironment
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import ExitInfo, Health, Transport, TransportFacts
 from pilothouse.transports.child_process import ChildProcess, ExitStatus, spawn

@@ -14,7 +14,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from pilothouse.errors import UsageError
-from pilothouse.pictures import MAX_BYTES, fit_picture, fit_picture_block, read_picture_size
+from pilothouse_transcripts.pictures import MAX_BYTES, fit_picture, fit_picture_block, read_picture_size
 
 
 def draw(form: str, width: int = 70, height: int = 30, mode: str = "RGB", **settings: Any) -> bytes:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 from pilothouse.errors import UsageError
-from pilothouse.media import PROMPT_IMAGES, sniff_media_type, to_base64
+from pilothouse.support import sniff_media_type
 
 MAX_PIXELS: Final = 2000
 """Most pixels of each side: the API's limit with more than 20 pictures in a request. With fewer, it is 8000."""
@@ -37,7 +37,7 @@ def fit_picture(data: bytes) -> tuple[bytes, str]:
         UsageError: it is not a PNG, JPEG, GIF or WebP picture, is damaged, or is too large and Pillow is not installed.
     """
     media_type = sniff_media_type(data)
-    if media_type not in PROMPT_IMAGES:
+    if media_type is None or not media_type.startswith("image/"):
         raise UsageError(f"{len(data):,} bytes are not a PNG, JPEG, GIF or WebP picture")
     size = read_picture_size(data)
     if size is None:
@@ -78,7 +78,7 @@ def fit_picture_block(block: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError):
         raise UsageError("the data of the picture is not base64") from None
     fitted, media_type = fit_picture(data)
-    return {**block, "source": {**source, "media_type": media_type, "data": to_base64(fitted)}}
+    return {**block, "source": {**source, "media_type": media_type, "data": base64.b64encode(fitted).decode()}}
 
 
 def _scale(picture: Any) -> tuple[bytes, str]:
