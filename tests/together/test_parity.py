@@ -44,6 +44,7 @@ SHARED = {
     name: reason
     for reason, names in {
         "driven by a fleet, on the event loop of that": "AgentRunner Runner WorkspaceRunner",
+        "long work of a program for it alone, which runs it with anyio.run": "CacheDoctor compare replay",
         "settled and waited for in tasks and in threads": "Ask",
         "made by a query or a session; a blocking one makes a blocking one": "ClaudeLogin McpLogin Steering",
         "a loop over its stream blocks a thread": "AskView Asks",

@@ -339,7 +339,7 @@ def in_container(
         image: the image; pull it before, or raise `start_timeout`.
         engine: the command, "podman" or "docker", with its own flags if it is a list.
         mounts: directories here, and where they are in the container; `:ro` behind that makes one read-only. `.` is
-            the working directory of the run. `cwd`, `add_dirs` and `plugins` in them are mapped.
+            the working directory of the run. Options with paths in them, such as `cwd` and `add_dirs`, are mapped.
         directory: working directory in the container for runs without `cwd`; default: the first mount.
         cli: name or path of `claude` in the container.
         user: user in the container; default: that of the image.

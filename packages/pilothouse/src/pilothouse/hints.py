@@ -108,6 +108,8 @@ EXTRAS = {
 
 MOVED = {
     "Artifacts": "pilothouse_fleet",
+    "CacheDoctor": "pilothouse_usage",
+    "Case": "pilothouse_lab",
     "Cassette": "pilothouse_testing",
     "CopiedDirectory": "pilothouse_fleet",
     "FakeCLI": "pilothouse_testing",
@@ -131,7 +133,10 @@ MOVED = {
     "SqliteJournal": "pilothouse_fleet",
     "StoredSessions": "pilothouse_transcripts.stores",
     "SessionStore": "pilothouse_transcripts.stores",
+    "TaskBudget": "pilothouse_usage",
     "WebSocketTransport": "pilothouse_remote",
+    "breakdown": "pilothouse_usage",
+    "compare": "pilothouse_lab",
     "delete_session": "pilothouse_transcripts",
     "effective_policy": "pilothouse_policy",
     "export_session": "pilothouse_transcripts",
@@ -139,6 +144,7 @@ MOVED = {
     "get_session_messages": "pilothouse_transcripts",
     "in_container": "pilothouse_remote",
     "in_pod": "pilothouse_remote",
+    "judge": "pilothouse_lab",
     "list_sessions": "pilothouse_transcripts",
     "match_denied_models": "pilothouse_policy",
     "ntfy": "pilothouse_doors.notify",
@@ -147,6 +153,7 @@ MOVED = {
     "rename_session": "pilothouse_transcripts",
     "search_sessions": "pilothouse_transcripts",
     "serve": "pilothouse_host",
+    "suggest_policy": "pilothouse_policy",
     "usage_report": "pilothouse_transcripts",
     "webhook": "pilothouse_doors.notify",
 }
@@ -169,6 +176,7 @@ MOVED_MODULES = {
     "compat": "pilothouse_compat",
     "fleet": "pilothouse_fleet",
     "host": "pilothouse_host",
+    "lab": "pilothouse_lab",
     "language_model": "pilothouse_models",
     "local": "pilothouse_models.local",
     "native": "pilothouse_native",

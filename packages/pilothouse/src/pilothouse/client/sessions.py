@@ -279,14 +279,14 @@ class Session:
         """
         self._supervisor.check_open()
         call = make_layer(overrides, "call", options)
-        changes, fixed = split_settings(call, self.options)
+        changes, needs_child = split_settings(call, self.options)
         settings = self.options.merge(call)
         if output_type is not None and "json_schema" not in call:
             schema = OutputSchema.from_type(output_type).schema
             if schema != self.options.json_schema:
-                fixed = fixed.with_(json_schema=schema)
+                needs_child = needs_child.with_(json_schema=schema)
             settings = settings.with_(json_schema=None)  # the query sets it again, from the type
-        child_options = self._supervisor.make_child_options(fixed)
+        child_options = self._supervisor.make_child_options(needs_child)
         return self._make_query(
             prompt, settings, changes, child_options, on_message=on_message, output_type=output_type
         )
@@ -459,7 +459,8 @@ class Session:
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no response within `control_timeout`.
         """
-        return await self._request(subtype, body)
+        child = await self._ensure_running()
+        return await child.request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
         child = await self._ensure_running()

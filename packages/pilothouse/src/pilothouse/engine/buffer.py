@@ -1,6 +1,7 @@
 """`MessageBuffer`: unread messages, in order. A few MiB stay in memory; what is more waits in a temporary file.
 
-The reader never waits for a consumer: behind an unread message there may be a request of the CLI that holds up a tool.
+It is never full: the reader never waits for a consumer, because behind an unread message there may be a request of the
+CLI that holds up a tool.
 """
 
 from __future__ import annotations

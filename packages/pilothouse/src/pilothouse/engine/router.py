@@ -1,7 +1,8 @@
 """`MessageRouter`: gives each message of a child to the query that it belongs to, and all of them to the subscriptions.
 
 *Tell, then ask*: the turn of the active query is told what a message says, and then asked whether the message is its
-own. The router keeps nothing of a query beside its turn.
+own. Of a result it is asked first: whether it ends the turn depends on whose it is. The router keeps nothing of a query
+beside its turn.
 
 `Subscriptions` get every message of a child, independent of queries. A dropped subscription is forgotten. What an
 unread one does not take waits on disk, as for a query.

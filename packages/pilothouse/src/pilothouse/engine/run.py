@@ -57,7 +57,8 @@ class QueryRun(OwnedTask):
     """One query. Create it anywhere, `run` it once in a task of its own.
 
     Args:
-        lend_child: gives the child, for the length of a block.
+        lend_child: gives the child, for the length of a block. A query's own child ends with the block, that of a
+            session stays.
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times; in a session they count from the start of the turn.
         middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
@@ -531,7 +532,7 @@ class QueryRun(OwnedTask):
                 self._middleware.cancel()
 
     def _abandon_at_limit(self) -> None:
-        """A limit has passed: that is the reason why the turn stops, whatever comes of stopping it."""
+        """A limit has passed: nobody waits for the answer any more, whatever comes of stopping the turn."""
         if self.turn.phase is not Phase.ENDED:
             self.turn.abandon(StopReason.TIMED_OUT)
 

@@ -53,7 +53,7 @@ class Phase(Enum):
 
 
 class StopReason(Enum):
-    """Why a query stops before its answer is complete."""
+    """Why a query stops before its answer is complete. Only an interrupt changes what happens."""
 
     NONE = auto()
     INTERRUPTED = auto()

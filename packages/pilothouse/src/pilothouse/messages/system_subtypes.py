@@ -320,36 +320,7 @@ class TurnPreemptedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     preempted_message_uuids: tuple[str, ...] = ()
 
 
-_CLASSES: tuple[type[SystemMessage], ...] = (
-    CommandsChangedMessage,
-    CompactBoundaryMessage,
-    ControlRequestProgressMessage,
-    ElicitationCompleteMessage,
-    FilesPersistedMessage,
-    InformationalMessage,
-    LocalCommandOutputMessage,
-    MemoryRecallMessage,
-    MirrorErrorMessage,
-    ModelConsentFallbackMessage,
-    ModelFallbackMessage,
-    ModelRefusalFallbackMessage,
-    ModelRefusalNoFallbackMessage,
-    NotificationMessage,
-    PluginInstallMessage,
-    SessionStateChangedMessage,
-    SessionTitleChangedMessage,
-    ThinkingTokensMessage,
-    UiInvalidateMessage,
-    WorkerShuttingDownMessage,
-    HookProgressMessage,
-    HookResponseMessage,
-    HookStartedMessage,
-    StopHookSummaryMessage,
-    TaskProgressMessage,
-    TaskSummaryMessage,
-    TurnDurationMessage,
-    TurnPreemptedMessage,
-)
+_CLASSES = [cls for cls in SystemMessage.__subclasses__() if cls.__module__ == __name__]
 
 SYSTEM_SUBTYPES: dict[str, type[SystemMessage]] = {**COMMON_SUBTYPES, **{cls().subtype: cls for cls in _CLASSES}}
 """Every subtype with a class of its own; all others decode as `SystemMessage`."""
