@@ -278,8 +278,8 @@ def make_name_error(module: str, name: str, known: Collection[str]) -> Attribute
     homes = {
         each: home
         for home in CORE_MODULES
-        for each, value in vars(import_module(home)).items()
-        if not (each.startswith("_") or inspect.ismodule(value))
+        for each in dir(import_module(home))  # also what is loaded on first use
+        if not (each.startswith("_") or inspect.ismodule(vars(sys.modules[home]).get(each)))
     }
     near = find_similar_name(name, [*known, *homes], 0.75)
     if near is None:
