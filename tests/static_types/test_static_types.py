@@ -34,6 +34,9 @@ async def ask() -> None:
 
 WRONG = (
     'ph.query("x", modle="x")',
+    "ph.Deny(reason='x')",
+    "ph.HookOutput(permission_decison='deny')",
+    "ph.StdioServer(comand='x')",
     'ph.query("x", max_turns="3")',
     'ph.query("x", allowed_tools="Bash")',
     'sent: CliSettings = {"permissions": {"deny": "Bash"}}',

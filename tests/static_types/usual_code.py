@@ -42,7 +42,9 @@ def add(a: int, b: int = 1) -> int:
 
 
 def may_run(request: ph.PermissionRequest) -> ph.Allow | ph.Deny:
-    return ph.Allow() if request.tool_name == "Read" else ph.Deny("read only")
+    refusal = ph.Deny("read only")
+    assert_type(refusal, ph.Deny)
+    return ph.Allow() if request.tool_name == "Read" else refusal
 
 
 async def may_run_soon(request: ph.PermissionRequest) -> bool:

@@ -77,6 +77,7 @@ SLIPS = {
     "wait(LanguageModel().stream('Hi'))": (TypeError, r"use `async for`, or await its result\(\)"),
     "ph.benchmark_of_nothing": (AttributeError, "has no attribute 'benchmark_of_nothing'$"),
     "ph.client.nothing": (AttributeError, "has no attribute 'nothing'$"),
+    "ph.MemoryTransprt": (AttributeError, "did you mean 'MemoryTransport' of pilothouse.transports?"),
     "ph.Sesion": (AttributeError, "did you mean 'Session'?"),
     "sync.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "from pilothouse import ClaudeAgentOptions": (ImportError, "here it is pilothouse.Options"),

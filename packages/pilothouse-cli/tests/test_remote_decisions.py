@@ -202,6 +202,7 @@ class LoginChat:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.cancelled = 0
+        self._is_over = anyio.Event()
         self.session: Any = self
         self.mcp = self
         self.url = "https://login.example"
@@ -222,10 +223,13 @@ class LoginChat:
         raise AssertionError(answer)
 
     async def wait(self) -> Any:
-        await anyio.sleep_forever()
+        await self._is_over.wait()
+        raise RemoteError("cancelled", code="login_failed")
 
     async def cancel(self) -> None:
         self.cancelled += 1
+        self._is_over.set()
+        await anyio.wait_all_tasks_blocked()
         raise RemoteError("it has ended", code="unknown_login")
 
 

@@ -11,7 +11,9 @@ import pytest
 from command_process import Command
 from places import CORE, ROOT
 
-from pilothouse_cli.failures import get_own_command
+from pilothouse.errors import PilothouseError
+from pilothouse.options import Options
+from pilothouse_cli.failures import describe_failure, find_key, get_own_command, lacks_key
 from pilothouse_testing import FakeCLI, frames
 
 
@@ -95,3 +97,48 @@ def test_a_batch_without_a_key_names_the_same_three_ways(pilothouse: Command, tm
     assert ran.code == 1
     for way in ("neither a key nor a login", "export ANTHROPIC_API_KEY=", "log in once", f"batch --local {prompts}"):
         assert way in ran.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a login is in a keychain")
+def test_a_batch_starts_where_a_login_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    empty = Options(cwd=tmp_path / "project")
+    assert lacks_key(empty)
+    (tmp_path / "account").mkdir()
+    (tmp_path / "account" / ".credentials.json").write_text('{"claudeAiOauth": {}}')
+    elsewhere = empty.with_(config_dir=tmp_path / "account")
+    assert not lacks_key(elsewhere)
+    assert find_key({}, elsewhere) == f"a login is stored in {tmp_path / 'account'}"
+    for options in (empty.with_(user="nobody"), empty.with_(extra_args={"settings": "{}"})):
+        assert not lacks_key(options)
+    for name in ("CLAUDE_CODE_USE_MANTLE", "ANTHROPIC_PROFILE", "CLAUDE_CODE_OAUTH_TOKEN_FILE_DESCRIPTOR"):
+        assert not lacks_key(empty.with_(env={name: "1"}))
+    (tmp_path / ".claude").mkdir()
+    for text, lacks in (("{}", True), ('{"env": {"CLAUDE_CODE_USE_MANTLE": "1"}}', False)):
+        (tmp_path / ".claude" / "settings.json").write_text(text)
+        assert lacks_key(empty) is lacks
+
+
+def test_results_in_a_journal_need_no_key(pilothouse: Command, tmp_path: Path) -> None:
+    prompts, journal = tmp_path / "prompts.txt", tmp_path / "runs.db"
+    prompts.write_text("one\n")
+    with FakeCLI() as fake:
+        fake.turn(frames.init(), frames.assistant("1"), frames.result("1"))
+        command = ("batch", str(prompts), "--journal", str(journal), "--cli", fake.path)
+        assert pilothouse.run(*command, env={"ANTHROPIC_API_KEY": "x"}).code == 0
+        again = pilothouse.run(*command)
+    assert (again.code, "neither a key" in again.err, '"one"' in again.out or "1" in again.out) == (0, False, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "API Error: 404 not_found_error: model: claude-9",
+        "the working directory /home/max_turns does not exist",
+        "the program ended: user: not found",
+    ],
+)
+def test_words_of_others_are_no_options(said: str) -> None:
+    assert describe_failure(PilothouseError(said)).line == said

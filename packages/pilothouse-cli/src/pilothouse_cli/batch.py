@@ -433,13 +433,20 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
         if request.enqueue:
             assert prompts is not None
             return await self._enqueue(prompts)
-        if prompts is not None and not (request.local or prompts.has_options) and request.concurrency:
+        if prompts is not None and self._needs_one_key(prompts):
             options = self._merge_options()
             if await run_blocking(lacks_key, options):  # once, instead of for each prompt
                 return report_failure(self._screen, explain_missing_key(self._local_command, options.cli), self._redact)
         async with AsyncExitStack() as local:
             await self._apply_local_model(local)
             return await self._run_all(self._make_fleet(), prompts, total)
+
+    def _needs_one_key(self, prompts: PromptFile) -> bool:
+        """Whether each run needs the key of this command. The results in a journal need none, say."""
+        request = self._request
+        elsewhere = request.worktree or request.copy_from  # with settings of its own
+        has_results = request.journal is not None and Path(request.journal).exists()
+        return not (request.local or prompts.has_options or elsewhere or has_results) and request.concurrency > 0
 
     def _advise(self, error: Exception) -> None:
         if self._request.journal is not None and is_systemic(error):

@@ -65,7 +65,9 @@ async def log_in_to_claude(chat: ChatView, account: str) -> None:
     chat.print_line("open this page and log in; it will show a code:")
     chat.print_line(login.url)
     found = await _paste(chat, "code: ", login)
-    if found is not None:
+    if found is None:
+        await _give_up(chat, login)
+    else:
         plan = f" ({found.subscription_type})" if found.subscription_type else ""
         chat.print_line(f"logged in to Claude as {found.email or 'an account without an address'}{plan}")
         if found.api_key_source:
@@ -106,7 +108,9 @@ async def _log_in_to_server(chat: ChatView, server: str) -> None:
         connected = await _paste_or_wait(chat, question, login)
     else:
         connected = await login.wait()
-    if connected is not None:
+    if connected is None:  # not earlier: giving it up ends `wait`, with an error
+        await _give_up(chat, login)
+    else:
         count = len(connected.tools)
         chat.print_line(f"logged in to {server}, which has {count} {'tool' if count == 1 else 'tools'}")
 
@@ -125,11 +129,15 @@ async def _paste(chat: ChatView, question: str, login: Any) -> Any:
             if error.code != "wrong_callback":
                 raise
             chat.print_line(str(error), "warning")
+    return None
+
+
+async def _give_up(chat: ChatView, login: Any) -> None:
+    """Leave a login for which nothing was pasted."""
     if (cancel := getattr(login, "cancel", None)) is not None:  # of a host, which shows it until it ends
         with suppress(RemoteError):
             await cancel()
     chat.print_line("not logged in", "warning")
-    return None
 
 
 async def _paste_or_wait(chat: ChatView, question: str, login: Any) -> Any:

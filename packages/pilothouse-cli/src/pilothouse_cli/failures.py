@@ -6,6 +6,7 @@ Owns the exit codes, and how a failure is printed. Inspects errors and names of 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -27,7 +28,7 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.options import CREDENTIAL_VARIABLES, Options
-from pilothouse.support import Redactor, secret_values
+from pilothouse.support import Redactor, get_claude_directory, secret_values
 from pilothouse.support import find_key as find_stored_key
 from pilothouse.transports import find_cli
 from pilothouse_cli.help_texts import spell_options_in_error
@@ -51,7 +52,9 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
     (CLIExitedError, "--verbose shows all its output"),
 )
-_MANAGED_SETTINGS = Path("/etc/claude-code/managed-settings.json")
+_MANAGED_SETTINGS = Path("/etc/claude-code")
+_OTHER_LOGIN = re.compile(r"CLAUDE_CODE_(USE_|\w+_FILE_DESCRIPTOR)|ANTHROPIC_(CONFIG_DIR|IDENTITY|PROFILE|UNIX_SOCKET)")
+"""Variables that lead Claude Code to a login without a key."""
 _SHOWN_PROMPT_CHARS = 60  # of a prompt that a suggestion repeats
 
 
@@ -143,22 +146,37 @@ def find_key(environ: Mapping[str, str], options: Options) -> str | None:
     for name in ("api_key", "auth_token", "oauth_token", "provider"):
         if getattr(options, name) is not None:
             return f"the option {name} is set"
-    set_by_option = {name: value or "" for name, value in (options.env or {}).items()}
-    return find_stored_key({**environ, **set_by_option})
+    return find_stored_key(_merge_environ(environ, options))
+
+
+def _merge_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]:
+    merged = {**environ, **{name: value or "" for name, value in (options.env or {}).items()}}
+    if options.config_dir is not None:
+        merged["CLAUDE_CONFIG_DIR"] = os.path.expanduser(options.config_dir)  # noqa: PTH111 - as the child gets it
+    return merged
 
 
 def lacks_key(options: Options) -> bool:
     """Whether Claude Code certainly finds neither a key nor a login. Blocking.
 
-    On macOS a login is in the keychain; settings may name a program that prints a key.
+    False where that cannot be known: on macOS, a login is in the keychain; another user has another home; settings may
+    name a program that prints a key; and profiles, sockets and some providers need no key here.
     """
-    if sys.platform == "darwin" or any((options.transport, options.settings, options.managed_settings)):
+    others = (options.transport, options.settings, options.managed_settings, options.extra_args, options.user)
+    if sys.platform != "linux" or any(others):
         return False
     if options.cli and os.sep in str(options.cli) and not Path(options.cli).exists():
         return False  # another error comes first
-    project = Path(options.cwd or ".") / ".claude"
-    files = (project / "settings.json", project / "settings.local.json", _MANAGED_SETTINGS)
-    return not any(file.exists() for file in files) and find_key(os.environ, options) is None
+    environ = _merge_environ(os.environ, options)
+    if any(_OTHER_LOGIN.match(name) and value for name, value in environ.items()):
+        return False
+    directory, project = get_claude_directory(environ), Path(options.cwd or ".") / ".claude"
+    with suppress(OSError):
+        if _OTHER_LOGIN.search((directory / "settings.json").read_text("utf-8", "replace")):
+            return False
+    profiles = Path(environ.get("HOME") or "~").expanduser() / ".config" / "anthropic"
+    places = (project / "settings.json", project / "settings.local.json", _MANAGED_SETTINGS, profiles)
+    return not any(place.exists() for place in places) and find_key(os.environ, options) is None
 
 
 def explain_failure(error: Exception, local: str, options: Options, login: str | None = None) -> FailureReport:

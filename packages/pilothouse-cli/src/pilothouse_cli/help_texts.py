@@ -87,18 +87,25 @@ def describe_option(option: Option) -> str:
 _MENTION = re.compile(
     rf"`(?P<quoted>{'|'.join(TABLE)})`"
     rf"|\b(?P<given>{'|'.join(TABLE)})=(?P<value>\[\]|\[…\]|True|\{{[^}}]*\}})"
-    rf"|(?<![\w-])(?P<name>{'|'.join(name for name in TABLE if '_' in name)})\b"
+    rf"|(?<![\w/.-])(?P<name>{'|'.join(name for name in TABLE if '_' in name)})\b(?![/-]|\.\w)"  # in no path
     rf"|(?P<start>(?m:^)|: )(?P<first>{'|'.join(TABLE)})(?=$|: | does not| has |, )"
 )
 _SHELL_VALUES = {"[]": " ''", "[…]": " A,B", "True": ""}
 _FUNCTIONS = {"can_use_tool": "the permission function of a program"}
 
 
-def spell_options(text: str) -> str:
-    """Return a text about options, written for Python, in the words of a shell: `allowed_tools` as --allowed-tools."""
+def spell_options(text: str, *, has_headings: bool = True) -> str:
+    """Return a text about options, written for Python, in the words of a shell: `allowed_tools` as --allowed-tools.
+
+    Args:
+        text: the text.
+        has_headings: whether a word at the start of a line, or after a colon, may be an option, such as "model".
+    """
 
     def spell(found: re.Match[str]) -> str:
-        name = found["quoted"] or found["given"] or found["name"] or found["first"]
+        name = found["quoted"] or found["given"] or found["name"] or (found["first"] if has_headings else None)
+        if name is None:
+            return found[0]
         flag = get_flag(TABLE[name]) or _FUNCTIONS.get(name, name)
         value = found["value"] or ""
         if value.startswith("{"):
@@ -115,7 +122,10 @@ _NAMED_IN_ERROR = re.compile(
 
 
 def spell_options_in_error(text: str) -> str:
-    """Return the text of an error about options in the words of a shell; one about a line of a file as it is."""
+    """Return the text of an error about options in the words of a shell; one about a line of a file as it is.
+
+    What the API or a program says, such as "model: not found", is no option.
+    """
     if re.match(r"(/|\w+\.toml|PILOTHOUSE_)", text):
         return text
     text = text.replace("with its session_id", "with --resume and its id")
@@ -124,7 +134,9 @@ def spell_options_in_error(text: str) -> str:
         option = TABLE.get(next(name for name in found.groupdict().values() if name and name != "'"))
         return (option and get_flag(option)) or found[0]
 
-    return re.sub(r"\(cli='([^']*)'\)", r"(--cli \1)", spell_options(_NAMED_IN_ERROR.sub(spell, text)))
+    return re.sub(
+        r"\(cli='([^']*)'\)", r"(--cli \1)", spell_options(_NAMED_IN_ERROR.sub(spell, text), has_headings=False)
+    )
 
 
 def explain_unknown_option(name: str) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import StructMeta
 
@@ -286,8 +286,8 @@ def make_name_error(module: str, name: str, known: Collection[str]) -> Attribute
     homes = {
         each: home
         for home in CORE_MODULES
-        for each, value in vars(import_module(home)).items()
-        if not (each.startswith("_") or inspect.ismodule(value))
+        for each in dir(import_module(home))  # also what is loaded on first use
+        if not (each.startswith("_") or inspect.ismodule(vars(sys.modules[home]).get(each)))
     }
     near = find_similar_name(name, [*known, *homes], 0.75)
     if near is None:
@@ -391,14 +391,16 @@ def suggest_name(value: Any, names: Iterable[str]) -> str:
 class ExplainedStructMeta(StructMeta):
     """Names the class, and a similar field or all of them, in the error for arguments that do not fit."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: D102, N805
-        try:
-            return super().__call__(*args, **values)
-        except TypeError as error:
-            names = cls.__struct_fields__
-            unknown = next((name for name in values if name not in names), "")
-            keywords = "" if cls.__match_args__ else ", all keywords,"
-            advice = suggest_name(unknown, names) or f"; its fields{keywords} are {', '.join(names)}"
-            text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
-            args, values = (), {}  # a crash report shows the variables of this frame, which may hold keys
-            raise TypeError(text) from None
+    if not TYPE_CHECKING:  # type checkers would take every argument, and the result for Any
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: D102, N805
+            try:
+                return super().__call__(*args, **values)
+            except TypeError as error:
+                names = cls.__struct_fields__
+                unknown = next((name for name in values if name not in names), "")
+                keywords = "" if cls.__match_args__ else ", all keywords,"
+                advice = suggest_name(unknown, names) or f"; its fields{keywords} are {', '.join(names)}"
+                text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
+                args, values = (), {}  # a crash report shows the variables of this frame, which may hold keys
+                raise TypeError(text) from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from pilothouse.engine.buffer import MEMORY_BYTES
 from pilothouse.engine.router import MessageSubscription, Subscriptions
-from pilothouse.messages import KeepAliveMessage
+from pilothouse.messages import AssistantMessage, KeepAliveMessage, from_dict
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +52,24 @@ async def test_a_listener_gets_later_messages_and_ends_with_the_session() -> Non
         listeners.end()
         assert len([message async for message in listener]) == 1
     assert [message async for message in listeners.add()] == []
+
+
+async def test_tasks_that_read_together_lose_no_message() -> None:
+    subscriptions, got = Subscriptions(), list[str]()
+    subscription = subscriptions.add()
+
+    async def read() -> None:
+        async for message in subscription:
+            assert isinstance(message, AssistantMessage)
+            await anyio.sleep(0.002)
+            got.append(message.text)
+
+    async with anyio.create_task_group() as readers:
+        readers.start_soon(read)
+        readers.start_soon(read)
+        for first in range(0, 15, 3):
+            await anyio.sleep(0.001)
+            for number in range(first, first + 3):
+                subscriptions.put([from_dict(frames.assistant(str(number)))], 10)
+        subscriptions.end()
+    assert sorted(got, key=int) == [str(number) for number in range(15)]

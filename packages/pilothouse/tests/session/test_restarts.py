@@ -59,6 +59,15 @@ async def test_the_next_child_shows_as_much_of_the_thinking(cli: Cli) -> None:
     assert {"--max-thinking-tokens=2000", "--thinking-display=omitted"} <= {*after}
 
 
+async def test_a_query_with_thinking_of_its_own_shows_it_as_it_says(cli: Cli) -> None:
+    async with session_of(cli) as session:
+        await session.query("one")
+        await session.set_max_thinking_tokens(2000, "omitted")
+        await session.query("two", thinking={"type": "adaptive", "display": "summarized"})
+    shown = [flag for flag in cli.children[-1].invocation.argv if flag.startswith("--thinking-display")]
+    assert shown == ["--thinking-display=summarized"]
+
+
 async def test_a_restart_is_reported_although_a_child_did_not_start_before_it(cli: Cli) -> None:
     cli.acts["crash"] = die
     is_down = False

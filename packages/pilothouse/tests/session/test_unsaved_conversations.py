@@ -149,3 +149,14 @@ async def test_a_writable_directory_is_looked_at_once_a_minute(
     for _ in range(2):
         await ask(fake, "alone", config_dir)
     assert len(looks) == 3
+
+
+async def test_a_session_that_another_has_looked_for_looks_later(fake: FakeCLI, config_dir: Path, warned: Any) -> None:
+    await ask(fake, "alone", config_dir)
+    async with ph.session(cli=fake.path, config_dir=str(config_dir)) as session:
+        await session.query("go")
+        (config_dir / "projects").write_text("in the way")
+        assert not warned()
+        diagnostics._next_save_checks.clear()  # a minute later
+        await session.query("on")
+    assert len(warned()) == 1

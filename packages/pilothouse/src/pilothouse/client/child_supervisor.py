@@ -505,7 +505,10 @@ def _make_own_child_options(options: Options, own: Options) -> Options:
     merged = options.merge(own)
     if own.max_budget_usd is not None and options.max_budget_usd is not None:
         merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))
-    return merged.with_(extra_args={**NO_SNAPSHOT, **(merged.extra_args or {})})
+    flags = {**NO_SNAPSHOT, **(merged.extra_args or {})}
+    if own.thinking is not None and own.extra_args is None:
+        flags.pop("thinking-display", None)  # of `set_max_thinking_tokens`, which the last flag would enforce
+    return merged.with_(extra_args=flags)
 
 
 def _end_child(child: ChildRun, subscriptions: Subscriptions) -> None:

@@ -215,13 +215,14 @@ class Diagnostics:
         """Check that the CLI can save the conversation: it reports a full disk, and no other reason."""
         if message.session_id in (None, self._checked_session):
             return
-        self._checked_session = message.session_id
         projects, now = self._find_projects_directory(), time.monotonic()
-        if projects is not None and now >= _next_save_checks.get(projects, 0.0):
-            if len(_next_save_checks) >= _MAX_SAVE_CHECKS:  # each user has a directory of their own, say
-                _next_save_checks.clear()
-            _next_save_checks[projects] = now + _SAVE_CHECK_SECONDS  # queries that end together look once
-            self._start_task(partial(self._warn_unsaved, projects, message.session_id))
+        if projects is None or now < _next_save_checks.get(projects, 0.0):  # a later result looks again
+            return
+        self._checked_session = message.session_id
+        if len(_next_save_checks) >= _MAX_SAVE_CHECKS:  # each user has a directory of their own, say
+            _next_save_checks.clear()
+        _next_save_checks[projects] = now + _SAVE_CHECK_SECONDS  # queries that end together look once
+        self._start_task(partial(self._warn_unsaved, projects, message.session_id))
 
     def _find_projects_directory(self) -> str | None:
         """Where a child of this machine and user saves conversations; None if it does so elsewhere, or not at all."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -203,14 +204,14 @@ class MessageSubscription:
     def __init__(self, *, wants_partial: bool = True, check: Callable[[], object] | None = None) -> None:
         self._check = check
         self.buffer = MessageBuffer(wants_partial=wants_partial)
-        self._batch: list[Message] = []
+        self._unread: deque[Message] = deque()  # handed over by the buffer; tasks that read together share them
         self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
-        while not self._batch:
+        while not self._unread:
             if self._is_closed:
                 raise StopAsyncIteration
             if self._check is not None:
@@ -218,13 +219,13 @@ class MessageSubscription:
             batch, _ = await self.buffer.get()
             if not batch:
                 raise StopAsyncIteration
-            self._batch = batch[::-1]
-        return self._batch.pop()
+            self._unread.extend(batch)
+        return self._unread.popleft()
 
     async def aclose(self) -> None:
         """End the subscription."""
         self._is_closed = True
-        self._batch.clear()
+        self._unread.clear()
         self.buffer.end()
 
     def __del__(self) -> None:
