@@ -14,7 +14,7 @@ from mock_agents import make_agent, make_run, make_turn
 
 import pilothouse as ph
 from pilothouse_lab import CaseRun, Check, Verdict, calls, judge, passes
-from pilothouse_lab.checks import SEEN_CHARS, CheckFunction, run_check
+from pilothouse_lab.checks import JUDGED_CHARS, SEEN_CHARS, CheckFunction, run_check
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -177,6 +177,16 @@ async def test_a_judge_reads_no_file_outside(tmp_path: Path, fake: FakeCLI) -> N
     (place / "up").symlink_to(tmp_path)
     await check(judge("Any.", make_judge(fake), files=["*.md", "up/*.md"]), place)
     assert json.loads(str(fake.calls[0].prompts[0]).splitlines()[-2])["files"] == {}
+
+
+async def test_a_judge_reads_the_beginning_of_a_huge_file(tmp_path: Path, fake: FakeCLI) -> None:
+    with (tmp_path / "huge.md").open("wb") as file:
+        file.write(b"begin")
+        file.truncate(1 << 42)  # as an agent can make it; it was read as a whole
+    await check(judge("Any.", make_judge(fake), files=["*.md"]), tmp_path)
+    [text] = json.loads(str(fake.calls[0].prompts[0]).splitlines()[-2])["files"].values()
+    assert text.startswith("begin")
+    assert len(text) == JUDGED_CHARS
 
 
 async def test_a_judge_without_an_answer_is_no_verdict(tmp_path: Path, fake: FakeCLI) -> None:

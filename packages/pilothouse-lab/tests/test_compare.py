@@ -46,6 +46,25 @@ async def test_a_loss_is_found_in_its_case_alone(tmp_path: Path) -> None:
         report.assert_no_regression()
 
 
+async def test_half_of_a_surrogate_pair_loses_no_run(tmp_path: Path) -> None:
+    turn = make_turn("yes \ud800", ("Bash", {"command": "\ud800"}))
+    report = await compare([CASE], baseline=make_agent([turn]), candidate=make_agent(), runs=2, directory=tmp_path)
+    assert report.total.counts == (2, 2, 2, 2)
+    assert report.get_runs("baseline", "asks")[0].text == "yes ?"
+    report.write_html(tmp_path / "lab.html")
+
+
+async def test_without_runs_of_an_agent_nothing_is_claimed(tmp_path: Path) -> None:
+    """The report said that any change from 0 % to 0 % was possible: that there is none."""
+    overloaded = [frames.init(), frames.result("API Error: 529", is_error=True, api_error_status=529)]
+    report = await compare(
+        [CASE], baseline=make_agent([overloaded], retry=None), candidate=make_agent(), runs=1, directory=tmp_path
+    )
+    assert (report.conclusion, report.total.counts) == ("incomplete", (0, 0, 1, 1))
+    assert "compatible with" not in str(report)
+    assert "nothing is known of the difference" in str(report)
+
+
 async def test_a_gain_is_called_better(tmp_path: Path) -> None:
     report = await compare([CASE], baseline=make_agent("no"), candidate=make_agent(), runs=6, directory=tmp_path)
     assert (report.conclusion, report.exit_code) == ("better", 0)

@@ -101,3 +101,17 @@ def test_a_report_without_runs() -> None:
     found = Report(["asks"], [], 2, stopped="the budget is spent")
     assert found.exit_code == 2
     assert "Stopped: the budget is spent." in str(found)
+
+
+def test_better_in_each_case_is_never_called_worse() -> None:
+    """Runs that were lost may leave one agent most runs of the hard case: its rate of all runs is then lower."""
+    records: list[RunRecord] = []
+    for case, variant, passed, runs in (
+        ("easy", "baseline", 70, 100), ("easy", "candidate", 40, 40),
+        ("hard", "baseline", 0, 40), ("hard", "candidate", 20, 100),
+    ):  # fmt: skip
+        records += [make_record(variant, n, case=case, passed=n <= passed) for n in range(1, runs + 1)]
+    report = Report(["easy", "hard"], records, len(records))
+    assert report.total.success[2].value < 0
+    assert [one.change for one in (report.total, *report.cases)] == [1, 1, 1]
+    assert report.conclusion == "better"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -103,6 +104,24 @@ chmod 777 src
 kill 1
 tool --token abc
 tool sk_live_0123456789abcdefghijklmnopqrstuv
+if true; then rm -rf src; fi
+for i in a b; do rm src; done
+command rm -rf src
+nice rm -rf src
+busybox rm -rf src
+builtin eval ls
+export PATH=bin && npm test
+alias ls=sudo; ls
+find src -delete
+find src -name x -execdir rm x
+git clean -fdx
+npm exec cowsay
+bun x cowsay
+uv tool run cowsay
+cc -o/etc/x a.c
+cat prod.env
+cat .envrc
+cat .credentials.json
 it's
 x:
 npm  test #x
@@ -178,11 +197,43 @@ def test_reading_needs_a_rule_outside_of_the_project_only() -> None:
         assert reasons(outside)
 
 
+@pytest.mark.parametrize("folder", ["**", "app/[id]", "x\u202e"])
+def test_a_directory_named_like_a_wildcard_gets_no_rule(folder: str) -> None:
+    """The working directory of a call is a part of its rule: `cd '**'` would allow every file of the project."""
+    calls = [call("Edit", cwd=f"{ROOT}/{folder}", file_path=name) for name in ("a", "b")]
+    assert rules(*calls) == []
+
+
+def test_a_root_with_odd_characters_is_no_part_of_a_rule() -> None:
+    made = suggest_policy([call("Edit", cwd="/srv/[x]", file_path="src/a")], root="/srv/[x]")
+    assert [rule.rule for rule in made.rules] == ["Edit(/src/a)"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/home/u/.claude/.credentials.json", "/home/u/.claude.json", "/home/u/.config/gh/hosts.yml", "/proc/self/environ",
+     "/etc/shadow", "/srv/x/terraform.tfstate"],
+)  # fmt: skip
+def test_reading_what_holds_keys_gets_no_rule(path: str) -> None:
+    assert rules(call("Read", file_path=path)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["x" + " " * 50_000 + "y", "1" * 50_000, "x" + ")" * 50_000 + "x", "a " + "<" * 50_000]
+)
+def test_long_commands_are_compared_in_little_time(text: str) -> None:
+    """With time in proportion to the square of the length, each took more than ten seconds."""
+    begun = time.process_time()
+    suggestion = suggest_policy([bash("npm test"), bash(text), bash(text, "denied")], root=ROOT)
+    suggestion.try_on([bash(text)])
+    assert time.process_time() - begun < 3
+
+
 def test_pages_get_exactly_their_host() -> None:
     assert rules(call("WebFetch", url="https://Docs.example.com:8443/a?b")) == ["WebFetch(domain:docs.example.com)"]
     odd = """https://good.com@evil.com/ https://u:p@good.com/ https://evil.com\\@good.com/ ftp://a.com/ https://localhost/
         http://127.0.0.1/ http://169.254.169.254/ http://[::1]/ https://x/ https://a.internal/ https://*.a.com/
-        https://a.com./ https://ä.com/ https://[ file:///x"""
+        http://0x7f.0.0.1/ http://0x7f.1/ https://a.com./ https://ä.com/ https://[ file:///x"""
     for url in odd.split():
         assert rules(call("WebFetch", url=url)) == [], url
 
@@ -432,6 +483,7 @@ def reject(**given: str) -> dict[str, Any]:
         (reject(source="config", reasonType="mode"), ("failed", "rule")),
         (reject(source="config", reasonType="asyncAgent"), ("failed", "rule")),
         (reject(source="config", reasonCode="unknown"), ("failed", "rule")),
+        ({"permissionDecision": {"decision": "reject", "source": "config", "reasonType": ["x"]}}, ("denied", "rule")),
         ({"toolDenialKind": "user-rejected"}, ("denied", "person")),
     ],
 )

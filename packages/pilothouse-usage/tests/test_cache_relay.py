@@ -7,6 +7,7 @@ import logging
 import pickle
 import socket
 import threading
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -96,6 +97,17 @@ async def test_each_piece_of_a_stream_passes_at_once(upstream: Upstream) -> None
         assert doctor.report().startswith("Requests: 1,"), "the usage is read before the end"
         received.set()
         assert [piece async for piece in pieces] == [REST]
+
+
+async def test_a_stream_without_usage_is_read_once(upstream: Upstream) -> None:
+    """Other APIs tell the usage at the end: then each piece was searched together with all before it."""
+    line = b'data: {"type":"content_block_delta","delta":{"text":"hello"}}\n\n'
+    upstream.pieces = [*[line] * 4000, HEAD]
+    begun = time.process_time()
+    async with open_doctor(upstream) as (doctor, url, client):
+        await client.post(f"{url}/v1/messages", content=BODY)
+    assert doctor.report().startswith("Requests: 1,")
+    assert time.process_time() - begun < 8
 
 
 @pytest.mark.parametrize("place", ["before the head", "in the stream"])

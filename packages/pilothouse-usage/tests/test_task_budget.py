@@ -36,6 +36,10 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
+async def test_a_large_limit_is_told_in_full() -> None:
+    assert TaskBudget(tokens=1_500_000).find_excess("x", 1_600_000, 0) == "1,600,000 of 1,500,000 tokens"
+
+
 @pytest.mark.real_cli
 @pytest.mark.parametrize("in_background", [False, True], ids=["foreground", "background"])
 @pytest.mark.parametrize("limit", LIMITS)

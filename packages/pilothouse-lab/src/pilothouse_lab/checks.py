@@ -278,5 +278,8 @@ def _read_files(workspace: Path, patterns: Sequence[str]) -> dict[str, str]:
     root = workspace.resolve()
     paths = sorted({path for pattern in patterns for path in workspace.glob(pattern)})
     inside = [path for path in paths if path.is_file() and path.resolve() == root / path.relative_to(workspace)]
-    texts = (path.read_bytes()[: 4 * JUDGED_CHARS].decode("utf-8", "replace")[:JUDGED_CHARS] for path in inside)
-    return {str(path.relative_to(workspace)): text for path, text in zip(inside, texts, strict=True)}
+    texts = dict[str, str]()
+    for path in inside:
+        with path.open("rb") as file:  # of any size
+            texts[str(path.relative_to(workspace))] = file.read(4 * JUDGED_CHARS).decode("utf-8", "replace")
+    return {name: text[:JUDGED_CHARS] for name, text in texts.items()}

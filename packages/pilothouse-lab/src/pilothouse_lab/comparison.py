@@ -8,6 +8,7 @@ it; a report is made from these records alone.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -109,8 +110,9 @@ async def compare(
         run_budget_usd: the most that one run may cost; a run that needs more fails. None: no limit.
         concurrency: runs at the same time. Default 4.
         directory: where records, recordings and the journal are kept. An existing one continues its comparison: ended
-            runs are not repeated. Functions (hooks, tools, checks) are not compared: name a new directory when they
-            have changed. None: a new temporary directory.
+            runs are not repeated. Functions (hooks, tools, checks), files of workspaces, and options that may hold keys
+            (`env`, `mcp_servers`, `settings`, `extra_args`) are not compared: name a new directory when they have
+            changed. None: a new temporary directory.
         keep_workspaces: whether the directories that the agents worked in stay. Default False.
         on_run: called with the record of each run, when it has ended.
 
@@ -252,7 +254,8 @@ class LabRunner:
     def _save(self, key: str, record: RunRecord) -> None:
         path = self._find(key) / "run.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".new").write_bytes(msgspec.json.encode(record))
+        text = json.dumps(msgspec.to_builtins(record), ensure_ascii=False)
+        path.with_suffix(".new").write_bytes(text.encode("utf-8", "replace"))  # a model may write half of a pair
         path.with_suffix(".new").replace(path)
 
     def load(self, key: str) -> RunRecord | None:
@@ -263,4 +266,5 @@ class LabRunner:
 
 def _hide_path(value: Any, path: str) -> str:
     """Return the input of a tool call as JSON, without the path of the workspace: it differs from run to run."""
-    return msgspec.json.encode(value, order="deterministic").decode("utf-8", "replace").replace(path, ".")
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return text.replace(path, ".")

@@ -103,6 +103,23 @@ def compare_success(cases: Iterable[Counts]) -> float:
     return min(1.0, 2 * min(sum(distribution[: place + 1]), sum(distribution[place:])))
 
 
+def count_excess(cases: Iterable[Counts]) -> float:
+    """Return how many more successes the candidate has than if the configuration made no difference.
+
+    This is the direction of the test. The difference of the rates of all runs has another one if the cases that are
+    hard have most of the runs of one side.
+
+    >>> count_excess([Counts(10, 10, 2, 10)])
+    -4.0
+    """
+    found = 0.0
+    for case in cases:
+        total = case.baseline_runs + case.candidate_runs
+        passed = case.baseline_passed + case.candidate_passed
+        found += case.candidate_passed - (passed * case.candidate_runs / total if total else 0.0)
+    return found
+
+
 def _convolve(left: Sequence[float], right: Sequence[float]) -> list[float]:
     found = [0.0] * (len(left) + len(right) - 1)
     for i, a in enumerate(left):

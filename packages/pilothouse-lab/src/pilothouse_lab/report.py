@@ -96,6 +96,7 @@ class CaseResult(Struct, frozen=True):
         counts: successes and runs.
         p: of the exact test that the agent makes no difference to success; for one case, corrected for the number of
             cases.
+        excess: how many more runs of the candidate passed than if the agent made no difference, case by case.
         success: rate of runs that passed, from 0 to 1: of the baseline, of the candidate, and the difference.
         cost_usd: cost of a run in US dollars, in the same way.
         turns: turns of a run, in the same way.
@@ -104,6 +105,7 @@ class CaseResult(Struct, frozen=True):
     name: str
     counts: evidence.Counts
     p: float
+    excess: float
     success: Measure
     cost_usd: Measure
     turns: Measure
@@ -111,7 +113,7 @@ class CaseResult(Struct, frozen=True):
     @property
     def change(self) -> Literal[-1, 0, 1]:
         """-1: worse than the baseline, 1: better, 0: no difference found."""
-        return 0 if self.p >= evidence.ALPHA else 1 if self.success[2].value > 0 else -1
+        return 0 if self.p >= evidence.ALPHA else 1 if self.excess > 0 else -1
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,9 @@ class Report:
             return evidence.estimate_mean(before), evidence.estimate_mean(after), difference
 
         success = old, new, evidence.estimate_rate_difference(old, new)
-        return CaseResult(name, counts, p, success, measure(lambda run: run.cost_usd), measure(lambda run: run.turns))
+        excess = evidence.count_excess(map(self._count, cases))
+        cost, turns = measure(lambda run: run.cost_usd), measure(lambda run: run.turns)
+        return CaseResult(name, counts, p, excess, success, cost, turns)
 
     @property
     def conclusion(self) -> Conclusion:
@@ -194,12 +198,16 @@ class Report:
     def notes(self) -> list[str]:
         """The conclusion, and what a reader has to know besides the numbers."""
         total, missing, lost = self.total, self._count_missing(), sum(bool(one.lost) for one in self.records)
-        low, high = (f"{value or 0:+.0%}" for value in (total.success[2].low, total.success[2].high))
+        difference = total.success[2]
+        is_known = difference.low is not None and difference.high is not None
+        low, high = (f"{value or 0:+.0%}" for value in (difference.low, difference.high))
         worse = ", ".join(one.name for one in self.cases if one.change < 0)
         notes = {
             f"Candidate: {self.conclusion} (p = {total.p:.2g})": True,
             f"Worse in: {worse}.": worse,
-            f"These runs are compatible with any change of success from {low} to {high}.": not total.change,
+            f"These runs are compatible with any change of success from {low} to {high}.": is_known
+            and not total.change,
+            "One of the agents has no run that counts: nothing is known of the difference.": not is_known,
             "No run passed: look at the checks before you trust this.": not sum(total.counts[::2]),
             f"Of {self.planned} runs, {missing} did not run, and {lost} count for neither side.": missing or lost,
             f"Stopped: {self.stopped}.": self.stopped,

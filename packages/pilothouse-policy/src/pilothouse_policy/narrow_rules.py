@@ -77,12 +77,14 @@ def find_need(call: RecordedCall, root: str) -> Need:
 # Paths
 
 _SECRET_NAME = re.compile(
-    r"\.env(\..*)?|.*\.(pem|key|p12|pfx|jks|keystore)|id_(rsa|dsa|ecdsa|ed25519)(\..*)?|[._]?netrc|\.npmrc|\.pypirc|"
-    r"\.pgpass|\.htpasswd|\.git-credentials|credentials(\..*)?|secrets?(\..*)?|\.(ssh|aws|gnupg|kube|azure|docker)|"
-    r"gcloud|authorized_keys|\.bash_history|\.zsh_history",
+    r"\.env([._-].*|rc)?|.*\.(env|pem|key|p12|pfx|jks|keystore|kdbx|ppk)|id_(rsa|dsa|ecdsa|ed25519)([._].*)?|"
+    r"[._]?netrc|\.npmrc|\.pypirc|\.pgpass|\.htpasswd|\.git-credentials|\.?credentials(\..*)?|\.?secrets?(\..*)?|"
+    r"\.(ssh|aws|gnupg|kube|azure|docker|config)|gcloud|authorized_keys|\.(ba|z)sh_history|\.claude\.json|\.my\.cnf|"
+    r"\.vault-token|\.terraform\.d|.*\.tfstate|g?shadow",
     re.IGNORECASE,
 )
 _SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var")
+_KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 _ODD_PATH = re.compile(r"[*?\[\]{}()\\!~$\"'`\x00]|^#|(?:^|/)\.\.(?:/|$)| $")
 MAX_CHARS = 300
 """Length limit, in characters, of what a rule is made from."""
@@ -112,13 +114,17 @@ def _judge_path(call: RecordedCall, root: str, base: str) -> Need:
     pattern = call.input.get("pattern") if call.tool == "Glob" else None
     if not path or (isinstance(pattern, str) and (".." in pattern or pattern.startswith(("/", "~")))):
         return _ask("it names no plain path")
-    if isinstance(given, str) and (_ODD_PATH.search(given) or not given.isprintable() or len(given) > MAX_CHARS):
+    # A rule is made from the whole path, so a working directory named like a wildcard counts, too.
+    names = (to_path_content(path, root), given if isinstance(given, str) else "")
+    if any(_ODD_PATH.search(name) or not name.isprintable() or len(name) > MAX_CHARS for name in names):
         return _ask("a path with `..`, `~`, wildcards or odd characters may mean another file")
     if has_secret_name(path):
         return _ask("the file may hold secrets")
     if tool == "Read":
         if _is_inside(path, root):
             return Need("nothing", reason="reading inside the project needs no permission")
+        if any(_is_inside(path, folder) for folder in _KERNEL_FOLDERS):
+            return _ask("the file shows what processes hold, such as their keys")
         return Need("rule", tool, to_path_content(path, root)) if call.tool == "Read" else _ask("it searches elsewhere")
     shown = posixpath.relpath(path, root) if _is_inside(path, root) else path
     if any(part.startswith(".") for part in shown.split("/")):
@@ -136,7 +142,8 @@ def has_secret_name(path: str) -> bool:
 # Addresses
 
 _HOST = re.compile(r"(?=.*[a-z])[a-z0-9-]+(\.[a-z0-9-]+)+")
-_LOCAL_HOST = re.compile(r".*\.(local|localhost|internal|lan|home|corp|arpa)")
+# The last ends like a number: clients take `0x7f.1` for 127.0.0.1.
+_LOCAL_HOST = re.compile(r".*\.(local|localhost|internal|lan|home|corp|arpa|\d+|0x[0-9a-f]*)")
 
 
 def _judge_address(url: str) -> Need:
@@ -173,7 +180,21 @@ _OTHER_TEXT_PROGRAMS = (
     "watch wget xargs"
 )
 _RUNS_OTHER_TEXT = frozenset(_OTHER_TEXT_PROGRAMS.split())
+# What else runs the words behind it: syntax of the shell, its builtins, and programs that change how others run.
+_BEFORE_OTHERS = (
+    "if then elif else fi for while until do done case esac select function coproc builtin command busybox toybox "
+    "bwrap caffeinate chrt fakeroot firejail flock gdb ionice linux32 linux64 ltrace nice prlimit setarch sg strace "
+    "taskset unbuffer valgrind"
+)
+_BEFORE_A_COMMAND = frozenset(_BEFORE_OTHERS.split())
+_CHANGES = "alias declare enable export hash local mapfile read readarray readonly set shopt typeset unalias unset"
+_CHANGES_THE_SHELL = frozenset(_CHANGES.split())
 _REMOVES = frozenset({"chgrp", "chmod", "chown", "kill", "killall", "mkfs", "pkill", "rm", "rmdir", "shred", "unlink"})
+_FETCHES_AND_RUNS = frozenset({
+    ("bun", "x"), ("npm", "exec"), ("npm", "x"), ("npm", "create"), ("npm", "init"), ("pnpm", "create"),
+    ("pnpm", "dlx"), ("pnpm", "exec"), ("uv", "tool"), ("yarn", "create"), ("yarn", "dlx"), ("yarn", "exec"),
+})  # fmt: skip
+_FIND_ACTIONS = ("-delete", "-exec", "-fls", "-fprint", "-ok")
 _INTERPRETER = re.compile(
     r"(?:ba|z)?sh|(?:python|pypy)[\d.]*|node|deno|bun|perl|ruby|php|lua|awk|gawk|mawk|tclsh|Rscript"
 )
@@ -222,6 +243,16 @@ def _find_danger(command: str, call: RecordedCall, root: str) -> str:
     program, rest = posixpath.basename(words[0]), words[1:]
     if program in _RUNS_OTHER_TEXT:
         return f"{program} runs what it is given, as another user, or elsewhere"
+    if program in _BEFORE_A_COMMAND:
+        return f"{program} stands before another command"
+    if program in _CHANGES_THE_SHELL:
+        return f"{program} can change what the commands after it do"
+    if (program, *rest[:1]) in _FETCHES_AND_RUNS:
+        return f"{program} {rest[0]} loads programs and runs them"
+    if program == "find" and any(word.startswith(_FIND_ACTIONS) for word in rest):
+        return "find removes or writes files, or runs programs, with such an option"
+    if program == "git" and rest[:1] == ["clean"]:
+        return "git clean removes files"
     if program in _REMOVES:
         return f"{program} removes, ends or unlocks something"
     if _INTERPRETER.fullmatch(program) and (not rest or (rest[0].startswith("-") and rest[0] not in ("-m", "--test"))):
@@ -229,7 +260,8 @@ def _find_danger(command: str, call: RecordedCall, root: str) -> str:
     if program == "git" and rest[:1] and rest[0].startswith("-"):
         return "options before the command of git can make it run programs"
     for word in words:
-        for piece in (word, *_WORD_PARTS.split(word)):
+        attached = re.match(r"-[A-Za-z](?=/)", word)  # as in `-o/tmp/x`
+        for piece in (word, word[2:] if attached else "", *_WORD_PARTS.split(word)):
             if ".." in piece.split("/") or (piece.startswith("/") and not _is_inside(posixpath.normpath(piece), root)):
                 return "it names a path outside of the project"
             if has_secret_name(piece):
@@ -241,18 +273,21 @@ def _find_danger(command: str, call: RecordedCall, root: str) -> str:
 
 _CHAINED = re.compile(r"&&|\|\||[;|&\n]")
 _COMPUTED = re.compile(r"\$\(|`|<\(|>\(")
+# A model may write a command of any length, so these take time in proportion to it: they begin at no character inside
+# of a run of spaces, digits or brackets.
 # What Claude Code takes away before it compares a command with a rule.
 _HARMLESS_TAIL = re.compile(
-    r"\s*(?:\d*>\s*/dev/null|\d*>&\d|<\s*(?![/~]|\S*\.\.)[\w./-]+)(?=\s|$)|\s#.*$", re.MULTILINE
+    r"(?<!\s)\s*(?:(?<!\d)\d*>\s*/dev/null|(?<!\d)\d*>&\d|<\s*(?![/~]|[\w./-]*\.\.)[\w./-]+)(?=\s|$)|\s#.*$",
+    re.MULTILINE,
 )
 _WRAPPER = r"(?:nohup|time|command|nice(?:\s+-n\s+\d+)?|timeout\s+\d+[smhd]?)"
 _WRAPPERS = re.compile(rf"^\s*(?:{_WRAPPER}\s+)*")
 # What may stand around a command at most.
 _PREFACE = re.compile(
     r"^\s*(?:(?:then|do|else|if|while|until|!|\{|\(|env|builtin|exec|stdbuf|timeout|nice"
-    rf"|-\S+|\d+\S*|\w+=\S*|{_WRAPPER})\s*(?<=[\s({{]))*"
+    rf"|-\S+|\d\S*|\w+=\S*|{_WRAPPER})\s*(?<=[\s({{]))*"
 )
-_TAIL = re.compile(r"(?:\s*\d*[<>].*|\s+#.*|\s*[)}])+$", re.DOTALL)
+_TAIL = re.compile(r"(?<![\s)}])(?:\s*(?<!\d)\d*[<>].*|\s+#.*|\s*[)}])+$", re.DOTALL)
 
 
 def split_command(command: str) -> Iterator[str]:

@@ -64,7 +64,7 @@ def read_calls(messages: Iterable[Message], session: str = "") -> Iterator[Recor
 
 
 # A denial that says only that nobody could decide.
-_NOBODY_REASONS = frozenset({"mode", "asyncAgent"})
+_NOBODY_REASONS = ("mode", "asyncAgent")  # compared with any value of a transcript, also with one without a hash
 # The texts of versions that do not mark a denial.
 _DENIAL_TEXTS: Mapping[str, Denier] = {
     "The user doesn't want to ": "person",

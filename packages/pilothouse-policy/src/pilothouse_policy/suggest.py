@@ -38,6 +38,7 @@ MAX_SHOWN_CHARS = 120
 SECRET_PATHS = (
     "**/.env", "**/.env.local", "**/.env.production", "**/*.pem", "**/id_rsa", "**/id_ed25519", "~/.ssh/**",
     "~/.aws/**", "~/.gnupg/**", "~/.kube/**", "~/.docker/config.json", "~/.netrc", "~/.git-credentials",
+    "~/.claude/.credentials.json",
 )  # fmt: skip
 """Paths that a suggestion always denies to read, and so to change."""
 GUARDED_PATHS = (

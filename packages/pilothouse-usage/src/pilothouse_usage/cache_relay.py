@@ -69,14 +69,26 @@ class _Answer(msgspec.Struct):
     message: _Answer | None = None
 
 
-def _find_usage(answer: bytes) -> Usage | None:
-    """Return the usage in the beginning of a streamed answer, or in a whole one; None if it is not there yet."""
-    for line in answer.split(b"\n"):
-        with suppress(msgspec.MsgspecError):
-            found = msgspec.json.decode(line.removeprefix(b"data:"), type=_Answer)
-            if usage := found.usage or (found.message and found.message.usage):
-                return usage
-    return None
+class _UsageReader:
+    """Finds the usage in the beginning of a streamed answer, or in a whole one. Reads each line once."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._size = 0
+
+    def read(self, chunk: bytes) -> Usage | None:
+        """Take the next piece of an answer; return the usage once it is there."""
+        self._size += len(chunk)
+        if self._size > _MAX_SEARCHED_BYTES:
+            return None
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in (*lines, self._rest):
+            if line.endswith((b"}", b"}\r")):  # a whole answer has no line end
+                with suppress(msgspec.MsgspecError):
+                    found = msgspec.json.decode(line.removeprefix(b"data:"), type=_Answer)
+                    if usage := found.usage or (found.message and found.message.usage):
+                        return usage
+        return None
 
 
 class _Server(uvicorn.Server):
@@ -155,13 +167,11 @@ class Relay:
                 self._client.cookies.clear()
                 kept = [item for item in response.headers.raw if item[0].lower() not in _HOP]
                 await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
-                seen = b""
+                reader = _UsageReader()
                 async for chunk in response.aiter_raw():
-                    if report is not None and response.is_success and len(seen) < _MAX_SEARCHED_BYTES:
-                        seen += chunk
-                        if (usage := _find_usage(seen)) is not None:
-                            report(usage)
-                            report = None
+                    if report is not None and response.is_success and (usage := reader.read(chunk)) is not None:
+                        report(usage)
+                        report = None
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body"})
         except httpx2.TransportError as error:

@@ -82,7 +82,7 @@ class TaskBudget:
         if limit is not None and usd > limit:
             return f"${usd:.4f} of ${limit:.4f}"
         limit = self._tokens.get(kind or "", self._tokens.get(_ANY))
-        return f"{tokens:,} of {limit:,g} tokens" if limit is not None and tokens > limit else None
+        return f"{tokens:,} of {limit:,} tokens" if limit is not None and tokens > limit else None
 
 
 _ANY = "*"
