@@ -76,7 +76,7 @@ def test_ask_once(model: ScriptedModel, run: Run) -> None:
 
 def test_cache_doctor(run: Run) -> None:
     lines = run("cache_doctor.py").stdout.splitlines()
-    assert lines[0].startswith("Requests: 4, with a lost cache: 2.")
+    assert lines[0].startswith("4 requests; 2 of them lost the cache.")
     assert [line.split(": ")[1] for line in lines[1:]] == ["The system prompt changed", "Tools were added"]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -321,6 +323,17 @@ def test_secrets_are_denied_and_what_that_refuses_is_counted() -> None:
     assert suggestion.still_asks[0].reason == "the file may hold secrets"
 
 
+@pytest.mark.parametrize("wrong", ["1f0c", ["x"], [bash("npm test"), "x"]])
+def test_only_recorded_calls_are_taken(wrong: Any) -> None:
+    text = "expected RecordedCall objects, got str; read_calls(messages) makes them"
+    for name, function in (
+        ("suggest_policy", partial(suggest_policy, root=ROOT)),
+        ("try_on", suggest_policy([], root=ROOT).try_on),
+    ):
+        with pytest.raises(UsageError, match=re.escape(f"{name}: {text}")):
+            function(wrong)
+
+
 def test_a_sandbox_does_not_let_commands_run_by_itself() -> None:
     """Claude Code runs every sandboxed command without a request, unless the setting says otherwise."""
     suggestion = suggest_policy([bash("npm test"), call("WebFetch", url="https://b.com/")], root=ROOT)
@@ -328,6 +341,8 @@ def test_a_sandbox_does_not_let_commands_run_by_itself() -> None:
     assert (sandbox["enabled"], sandbox["autoAllowBashIfSandboxed"]) == (True, False)
     assert sandbox["network"] == {"allowedDomains": ["b.com"]}
     assert "~/.ssh" in sandbox["filesystem"]["denyRead"]
+    assert "Commands run in a sandbox; network: b.com only." in str(suggestion)
+    assert "Commands run in a sandbox; network: none." in str(suggest_policy([bash("npm test")], root=ROOT))
     assert suggest_policy([edit("a")], root=ROOT).sandbox is None
     assert "sandbox" not in suggest_policy([edit("a")], root=ROOT).settings()
 

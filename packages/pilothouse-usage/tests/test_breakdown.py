@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import fsum
 from typing import Any
 
@@ -14,7 +15,7 @@ from pilothouse import QueryResult
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, ModelUsage, ResultMessage, decode
 from pilothouse_testing import frames
-from pilothouse_usage import breakdown
+from pilothouse_usage import breakdown, session_breakdown
 from pilothouse_usage.breakdown import GROUPINGS, NOT_SHOWN
 from pilothouse_usage.ledger import apportion
 
@@ -180,3 +181,18 @@ def test_a_grouping_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(UsageError, match="agent, tool, server, turn, model"):
         breakdown([]).table("day")  # pyright: ignore[reportArgumentType]
     assert [len(breakdown([]).cells(by)) for by in GROUPINGS] == [3, 1, 1, 2, 2]
+    assert breakdown([]).table("tool") == "no tool was called"
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [("abc", "str; for a session id: session_breakdown(id)"), (["a"], "list of str"), (None, "NoneType")],
+)
+def test_what_is_broken_down_has_messages(source: Any, got: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"expected a QueryResult or messages, got {got}") + "$"):
+        breakdown(source)
+
+
+def test_a_session_id_is_whole() -> None:
+    with pytest.raises(UsageError, match="expected a whole session id, got '1f0c'"):
+        session_breakdown("1f0c")

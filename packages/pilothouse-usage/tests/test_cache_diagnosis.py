@@ -168,6 +168,7 @@ async def test_an_api_without_figures_gives_estimates(scripted_model: ScriptedMo
     (loss,) = conversations.doctor.losses
     assert loss.is_estimate
     assert 0 < loss.tokens_lost < 300
+    assert "Losses are estimates." in conversations.doctor.report()
     assert f"request 2, about {loss.tokens_lost} tokens at 12.5 times the price: " in conversations.doctor.report()
 
 
@@ -258,7 +259,7 @@ async def test_a_refused_request_is_not_compared(scripted_model: ScriptedModel) 
         await conversations.send({**go_on(body), "system": "Be brief."})
         await conversations.send(go_on(body))
     assert conversations.losses == []
-    assert conversations.doctor.report().startswith("Requests: 2, with a lost cache: 0")
+    assert conversations.doctor.report().startswith("2 requests; none of them lost the cache.")
 
 
 @pytest.mark.parametrize(("mark", "lifetime", "factor"), [(MARK, 300, 12.5), ({**MARK, "ttl": "1h"}, 3600, 20)])
@@ -283,6 +284,7 @@ async def test_without_a_mark_there_is_nothing_to_lose(scripted_model: ScriptedM
         conversations.clock.now = 10_000
         await conversations.send({**go_on(body), "system": "Be brief."})
     assert conversations.losses == []
+    assert "Losses are estimates" not in conversations.doctor.report()
 
 
 async def test_odd_texts_are_read(scripted_model: ScriptedModel) -> None:
@@ -297,8 +299,8 @@ async def test_odd_texts_are_read(scripted_model: ScriptedModel) -> None:
 async def test_a_new_doctor_says_that_nothing_came() -> None:
     async with CacheDoctor() as doctor:
         assert doctor.report() == (
-            "Requests: 0, with a lost cache: 0. Is the agent attached? Do settings files set ANTHROPIC_BASE_URL or a "
-            "cloud provider?"
+            "No request reached the doctor. Attach the agent and query inside `async with`; a settings file with "
+            "ANTHROPIC_BASE_URL or a cloud provider also prevents it."
         )
 
 

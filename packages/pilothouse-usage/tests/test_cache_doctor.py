@@ -205,7 +205,7 @@ async def test_a_conversation_that_only_grows_loses_nothing(
     assert len(conversations) == 2, "the sub-agent asked, too"
     assert len(cache.model.requests) >= 11
     assert doctor.losses == (), doctor.report()
-    assert f"Requests: {len(cache.model.requests)}, with a lost cache: 0. 8" in doctor.report()
+    assert f"{len(cache.model.requests)} requests; none of them lost the cache. 8" in doctor.report()
 
 
 async def test_the_cli_treats_its_own_api_differently(

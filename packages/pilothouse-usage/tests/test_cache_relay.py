@@ -59,7 +59,7 @@ async def test_request_and_answer_pass_unchanged(upstream: Upstream, status: int
     assert (method, path, body) == ("POST", "/v1/messages?beta=true", BODY)
     assert (headers["x-api-key"], headers["a"]) == (KEY, "b")
     assert headers["host"] == upstream.url.removeprefix("http://")
-    assert doctor.report().startswith(f"Requests: {int(status == 200)},")
+    assert doctor.report().startswith("1 request; " if status == 200 else "No request ")
 
 
 async def test_other_requests_pass_too(upstream: Upstream) -> None:
@@ -73,7 +73,7 @@ async def test_other_requests_pass_too(upstream: Upstream) -> None:
         ("HEAD", "/"), ("GET", "/v1/models?limit=5"), ("POST", "/v1/messages/count_tokens"),
         ("POST", "/v1/messages"), ("POST", "/v1/messages"),
     ]  # fmt: skip
-    assert doctor.report().startswith("Requests: 0,")
+    assert doctor.report().startswith("No request ")
 
 
 async def test_large_bodies_pass_in_both_directions(upstream: Upstream) -> None:
@@ -94,7 +94,7 @@ async def test_each_piece_of_a_stream_passes_at_once(upstream: Upstream) -> None
         aclosing(answer.aiter_raw()) as pieces,
     ):
         assert await anext(pieces) == HEAD
-        assert doctor.report().startswith("Requests: 1,"), "the usage is read before the end"
+        assert doctor.report().startswith("1 request; it lost no cache."), "the usage is read before the end"
         received.set()
         assert [piece async for piece in pieces] == [REST]
 
@@ -222,7 +222,7 @@ async def test_no_text_and_no_key_is_kept(upstream: Upstream) -> None:
     async with open_doctor(upstream) as (doctor, url, client):
         for _ in range(2):
             await client.post(f"{url}/v1/messages", content=body, headers={"x-api-key": KEY})
-        assert doctor.report().startswith("Requests: 2,")
+        assert doctor.report().startswith("2 requests;")
         # uvicorn has the headers of the last request of a connection, as long as the child holds it open.
         with anyio.fail_after(5):  # the client has the answer before the relay is done
             while [word for word in words[:-1] for text in find_texts(vars(doctor)) if word in text]:
@@ -253,8 +253,8 @@ async def test_doctors_stand_in_a_row_and_serve_several_apis(upstream: Upstream)
             )
             assert (await client.post(f"{first_url}/v1/messages", content=BODY)).content == HEAD + REST
             assert (await client.post(f"{second_url}/v1/messages", content=BODY)).content == REST
-    assert outer.report().startswith("Requests: 1,")
-    assert inner.report().startswith("Requests: 1,")
+    assert outer.report().startswith("1 request;")
+    assert inner.report().startswith("1 request;")
 
 
 @pytest.mark.parametrize("cloud", ["bedrock", "vertex", "foundry"])
@@ -271,6 +271,8 @@ async def test_a_closed_doctor_attaches_nothing() -> None:
     for one in (doctor, CacheDoctor()):
         with pytest.raises(ph.UsageError, match="not open"):
             one.attach(ph.Agent())
+        with pytest.raises(ph.UsageError, match=r"^CacheDoctor\.attach: expected an Agent, got str$"):
+            one.attach("opus")  # pyright: ignore[reportArgumentType]
 
 
 async def test_the_environment_of_the_agent_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,10 +187,21 @@ async def test_no_words_of_a_model_are_put_into_the_mouth_of_the_user(
     assert "delete" not in str(warnings(caplog))
 
 
-@pytest.mark.parametrize("wrong", [{}, {"usd": 0}, {"tokens": -1}, {"usd": {"looker": 0.0}}, {"usd": float("nan")}])
+@pytest.mark.parametrize("wrong", [
+    {}, {"usd": 0}, {"tokens": -1}, {"usd": {"looker": 0.0}}, {"usd": float("nan")},
+    {"usd": True}, {"usd": {"looker": "1"}}, {"usd": {1: 1.0}}, {"usd": [1.0]}, {"tokens": 1.5}, {"tokens": True},
+])  # fmt: skip
 def test_a_budget_has_limits_above_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(OptionsError, match="TaskBudget"):
         TaskBudget(**wrong)
+
+
+def test_a_wrong_limit_is_told() -> None:
+    text = "expected US dollars above 0, or a mapping of sub-agent types to them, got '1'"
+    with pytest.raises(OptionsError, match=f"^TaskBudget: usd: {text}$"):
+        TaskBudget(usd="1")  # pyright: ignore[reportArgumentType]
+    assert TaskBudget(usd=0.005).find_excess(None, 9, 0.0052) == "$0.0052, its budget is $0.0050"
+    assert TaskBudget(tokens=1_000).find_excess("looker", 1_200, 0.0) == "1,200 tokens, its budget is 1,000"
 
 
 def test_a_budget_is_an_option_of_an_agent(caplog: pytest.LogCaptureFixture) -> None:

@@ -147,8 +147,11 @@ class Suggestion(Struct, frozen=True):
 
         Args:
             calls: recorded calls of the same project.
+
+        Raises:
+            UsageError: `calls` has something else.
         """
-        return tuple(self._try(call) for call in calls)
+        return tuple(self._try(call) for call in _require_calls("try_on", calls))
 
     def _try(self, call: RecordedCall) -> TriedCall:
         need = find_need(call, self.root)
@@ -175,7 +178,9 @@ class Suggestion(Struct, frozen=True):
             lines += [f"  {', '.join(rule.rule for rule in rules)}", f"      {reason}"]
             lines += [f"      {rule.rule}: {_format_evidence(rule)}" for rule in rules if rule.calls or rule.refuses]
         if self.sandbox is not None:
-            lines += ["", "sandbox:", *(f"  {name}: {value}" for name, value in self.sandbox.items())]
+            hosts = self.sandbox["network"]["allowed_domains"]
+            network = f"{', '.join(hosts)} only" if hosts else "none"
+            lines += ["", f"Commands run in a sandbox; network: {network}."]
         for title, others in (("keeps asking", self.still_asks), ("needs no rule", self.needs_no_rule)):
             lines += ["", f"{title}:"] if others else []
             for each in others:
@@ -205,7 +210,7 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
         root: the absolute path of the project. Paths in rules count from here: start sessions there.
 
     Raises:
-        UsageError: `root` is not an absolute path below "/".
+        UsageError: `root` is not an absolute path below "/", or `calls` has something else.
 
     Example:
         ```python
@@ -216,7 +221,7 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
     root = posixpath.normpath(root)
     if not root.startswith("/") or root in ("/", "//"):
         raise UsageError(f"suggest_policy: expected the absolute path of a project, got {root!r:.80}")
-    known = [(call, find_need(call, root)) for call in calls]
+    known = [(call, find_need(call, root)) for call in _require_calls("suggest_policy", calls)]
     denied = [call for call, _ in known if call.outcome == "denied"]
     evidence: _Groups = {}
     for call, need in known:
@@ -243,6 +248,15 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
         sessions=len({call.session for call, _ in known}),
         calls=len(known),
     )
+
+
+def _require_calls(name: str, given: object) -> list[RecordedCall]:
+    """Return recorded calls as a list; raise a UsageError for anything else."""
+    calls = list(cast("Iterable[object]", given)) if isinstance(given, Iterable) else [given]
+    if wrong := [each for each in calls if not isinstance(each, RecordedCall)]:
+        hint = "read_calls(messages) makes them"
+        raise UsageError(f"{name}: expected RecordedCall objects, got {type(wrong[0]).__name__}; {hint}")
+    return cast("list[RecordedCall]", calls)
 
 
 _Key: TypeAlias = tuple[str, str]  # the tool and the content of a rule

@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isclose
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from pilothouse.errors import UsageError
 from pilothouse.messages import Message, ModelUsage, ResultMessage
 from pilothouse_transcripts import get_session_messages, get_subagent_messages, usage_report
 from pilothouse_transcripts.conversation import list_agent_files, read_subagent_info
-from pilothouse_transcripts.paths import StrPath, require_file
+from pilothouse_transcripts.paths import StrPath, is_session_id, require_file
 from pilothouse_transcripts.rows import OnProblem, ignore_problem
 from pilothouse_usage.ledger import (
     NANOS,
@@ -168,6 +168,8 @@ class Breakdown(Struct, frozen=True, kw_only=True):
             UsageError: there is no such grouping.
         """
         lines = self.cells(by)
+        if len(lines) == 1:
+            return "no tool was called" if by == "tool" else "no tool of an MCP server was called"
         first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
         return "\n".join(
             "  ".join([line[0].ljust(first), *map(str.rjust, line[1:], others)]).rstrip() for line in lines
@@ -208,7 +210,7 @@ def breakdown(source: QueryResult[Any] | Iterable[Message]) -> Breakdown:
             transcript, use `session_breakdown`.
 
     Raises:
-        UsageError: the query was streamed, and its messages were not kept.
+        UsageError: the query was streamed, and its messages were not kept; or `source` is something else.
 
     Example::
 
@@ -217,7 +219,7 @@ def breakdown(source: QueryResult[Any] | Iterable[Message]) -> Breakdown:
         print(breakdown(result).table(by="tool"))
     """
     if not isinstance(source, QueryResult):
-        return _count_turns(source)
+        return _count_turns(_require_messages(source))
     found = _count_turns(source.messages)
     cost = source.cost_usd or 0.0
     if isclose(found.cost_usd, cost, abs_tol=1e-8):
@@ -252,9 +254,11 @@ def session_breakdown(
         on_problem: called with each line that cannot be read.
 
     Raises:
-        UsageError: the id does not have the form of a session id.
+        UsageError: the id does not have the form of a session id, such as one that was cut.
         SessionNotFoundError: there is no such session.
     """
+    if not is_session_id(session_id):
+        raise UsageError(f"session_breakdown: expected a whole session id, got {session_id!r:.80}")
     path = require_file(session_id, directory, config_dir)
     report = usage_report(directory, session_id=session_id, config_dir=config_dir)
     ledger = Ledger(are_whole=True)
@@ -277,6 +281,20 @@ def session_breakdown(
     }
     ledger.settle(totals)
     return _make_breakdown(ledger, totals, report.total.unpriced_tokens)
+
+
+def _require_messages(given: object) -> list[Message]:
+    """Return messages as a list; raise a UsageError for anything else."""
+    got, hint = type(given).__name__, ""
+    if isinstance(given, str):
+        hint = "; for a session id: session_breakdown(id)"
+    elif isinstance(given, Iterable):
+        messages = list(cast("Iterable[object]", given))
+        wrong = [each for each in messages if not isinstance(each, Message)]
+        if not wrong:
+            return cast("list[Message]", messages)
+        hint = f" of {type(wrong[0]).__name__}"
+    raise UsageError(f"breakdown: expected a QueryResult or messages, got {got}{hint}")
 
 
 def _count_turns(messages: Iterable[Message]) -> Breakdown:

@@ -183,9 +183,11 @@ class CacheDoctor:
             agent: an agent whose children run on this machine.
 
         Raises:
-            UsageError: the doctor is not open, or the children would ask a cloud provider, whose requests are signed
-                for its own address.
+            UsageError: the doctor is not open, `agent` is no agent, or its children would ask a cloud provider, whose
+                requests are signed for its own address.
         """
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"CacheDoctor.attach: expected an Agent, got {type(agent).__name__}")
         if self._relay is None:
             raise UsageError("this CacheDoctor is not open; use it with `async with`, and attach agents inside")
         env = render_child_env(agent.options, os.environ)
@@ -212,10 +214,15 @@ class CacheDoctor:
         tokens = total["read"] + total["written"] + total["fresh"]
         share = f"{total['read'] / (tokens or 1):.0%} of {tokens:,} prompt tokens were read from the cache."
         if not total["requests"]:
-            share = "Is the agent attached? Do settings files set ANTHROPIC_BASE_URL or a cloud provider?"
-        elif not total["read"] + total["written"]:
-            share = "The API read and wrote no cache: the prompts are too short, or it has none. Losses are estimates."
-        head = f"Requests: {total['requests']}, with a lost cache: {len(losses)}. {share}"
+            return (
+                "No request reached the doctor. Attach the agent and query inside `async with`; a settings file with "
+                "ANTHROPIC_BASE_URL or a cloud provider also prevents it."
+            )
+        if not total["read"] + total["written"]:
+            share = "The API read and wrote no cache: the prompts are too short, or it has none."
+            share += " Losses are estimates." if losses else ""
+        lost = f"{len(losses) or 'none'} of them lost the cache" if total["requests"] > 1 else "it lost no cache"
+        head = f"{total['requests']} request{'s' if total['requests'] > 1 else ''}; {lost}. {share}"
         return "\n- ".join([head, *map(str, losses)])
 
     def _observe(self, headers: Mapping[str, str], body: bytes) -> Report | None:

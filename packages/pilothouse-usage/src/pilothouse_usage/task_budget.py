@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +54,7 @@ class TaskBudget:
         tokens: the same in tokens, of input and output, those of the cache included.
 
     Raises:
-        OptionsError: there is no limit, or one is not above 0.
+        OptionsError: there is no limit, or one is not a number above 0.
 
     Example::
 
@@ -77,24 +77,29 @@ class TaskBudget:
         return f"TaskBudget({dict(self._usd)}, tokens={dict(self._tokens)})"
 
     def find_excess(self, kind: str | None, tokens: int, usd: float) -> str | None:
-        """Return what a sub-agent of this type has used if that is more than its limit, and the limit, as text."""
+        """Return what a sub-agent of this type used if that is more than its budget, and the budget, as text."""
         limit = self._usd.get(kind or "", self._usd.get(_ANY))
         if limit is not None and usd > limit:
-            return f"${usd:.4f} of ${limit:.4f}"
+            return f"${usd:.4f}, its budget is ${limit:.4f}"
         limit = self._tokens.get(kind or "", self._tokens.get(_ANY))
-        return f"{tokens:,} of {limit:,} tokens" if limit is not None and tokens > limit else None
+        return f"{tokens:,} tokens, its budget is {limit:,}" if limit is not None and tokens > limit else None
 
 
 _ANY = "*"
 _TYPE_NAME: Final = re.compile(r"[\w.:-]{1,60}", re.ASCII)
 
 
-def _read_limits(name: str, given: float | Mapping[str, float] | None) -> Mapping[str, float]:
-    limits = {_ANY: given} if isinstance(given, int | float) else dict(given or {})
-    for limit in limits.values():
-        if not limit > 0:
-            raise OptionsError(f"TaskBudget: {name}: expected a number above 0, got {limit!r:.80}", option="middleware")
-    return limits
+_UNITS: Final = {"usd": "US dollars", "tokens": "a whole number of tokens"}
+
+
+def _read_limits(name: str, given: Any) -> Mapping[str, Any]:
+    limits = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {} if given is None else {_ANY: given}
+    types = (int,) if name == "tokens" else (int, float)
+    for kind, limit in limits.items():
+        if not (isinstance(kind, str) and type(limit) in types and limit > 0):
+            text = f"expected {_UNITS[name]} above 0, or a mapping of sub-agent types to them, got {given!r:.80}"
+            raise OptionsError(f"TaskBudget: {name}: {text}", option="middleware")
+    return dict(limits)
 
 
 class _UsageOfChild(Struct, frozen=True):
@@ -169,10 +174,10 @@ class _TaskWatch(Middleware):
     async def _stop(self, task_id: str, agent: AgentFacts, excess: str) -> None:
         # Told in the voice of the user, and logged, so without words of a model: the description of the task is one's.
         kind = agent.type if agent.type and _TYPE_NAME.fullmatch(agent.type) else "unnamed"
-        log.warning("the %s sub-agent (task %s) is stopped by its budget: it has used %s", kind, task_id, excess)
+        log.warning("the %s sub-agent (task %s) was stopped: it used %s", kind, task_id, excess)
         words = (
             # The CLI itself only says that the user has interrupted the call.
-            f"The {kind} sub-agent (task {task_id}) is stopped by its budget, not by the user: it has used {excess}. "
+            f"The {kind} sub-agent (task {task_id}) was stopped by its budget, not by the user: it used {excess}. "
             "Go on without it, with what you know."
         )
         for act in (
