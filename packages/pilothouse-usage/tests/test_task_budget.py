@@ -37,7 +37,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 async def test_a_large_limit_is_told_in_full() -> None:
-    assert TaskBudget(tokens=1_500_000).find_excess("x", 1_600_000, 0) == "1,600,000 of 1,500,000 tokens"
+    assert TaskBudget(tokens=1_500_000).find_excess("x", 1_600_000, 0) == "1,600,000 tokens, its budget is 1,500,000"
 
 
 @pytest.mark.real_cli
