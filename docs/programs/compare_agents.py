@@ -1,6 +1,6 @@
 """Find out whether a change of a hook makes the agent worse: a lab runs a case with and without it, and reports.
 
-The model is a script, so no key is needed. Runs of each agent, 4 if omitted:
+The model is a script, so no key is needed. Runs of each case, 4 if omitted:
 python compare_agents.py 20
 """
 
@@ -43,6 +43,9 @@ async def main(model: ScriptedModel, folder: Path) -> int:
 
     same = await compare(cases[:1], baseline=agent, candidate=agent, runs=runs)
     print(f"The same agent twice, {len(same.records)} runs: {same.conclusion}")
+    print("Report: lab.html")
+    if report.exit_code == 1:
+        print("Exit code 1: the candidate is worse")
     return report.exit_code
 
 

@@ -215,6 +215,7 @@ def test_compare_agents(run: Run, tmp_path: Path) -> None:
     assert output.startswith("Candidate: worse (p = 0.029)")
     assert re.search(r"\| renames +\| 4/4 +\| 0/4 ", output)
     assert "The same agent twice, 8 runs: no difference found" in output
+    assert output.endswith("Report: lab.html\nExit code 1: the candidate is worse\n")
     assert "<svg" in (tmp_path / "lab.html").read_text()
 
 

@@ -39,7 +39,8 @@ async def test_a_function_returns_or_raises(tmp_path: Path) -> None:
     assert found.saw.startswith("AssertionError: ")
     assert found.saw.endswith('\nassert run.result.text == "no"')
     assert (await check(later, tmp_path)).passed
-    assert not (await check(lambda run: False, tmp_path)).passed
+    found = await check(lambda run: False, tmp_path)
+    assert (found.passed, found.saw) == (False, "returned False")
     assert (await check(lambda run: None, tmp_path)).passed
     assert (await check(wrong, tmp_path)).saw == "the check returned int, not a bool"
     assert (await check(Check("named", lambda run: Verdict(passed=True, saw="x")), tmp_path)).check == "named"
@@ -48,7 +49,10 @@ async def test_a_function_returns_or_raises(tmp_path: Path) -> None:
 async def test_a_missing_file_fails_the_run(tmp_path: Path) -> None:
     found = await check(lambda run: (run.workspace / "out.txt").read_text() == "x", tmp_path)
     assert not found.passed
-    assert "FileNotFoundError" in found.saw
+    assert found.saw.startswith("FileNotFoundError: ")
+    assert found.saw.splitlines()[1:] == [
+        'found = await check(lambda run: (run.workspace / "out.txt").read_text() == "x", tmp_path)'
+    ]
 
 
 async def test_tool_calls_are_counted(tmp_path: Path) -> None:
@@ -66,13 +70,24 @@ async def test_tool_calls_are_counted(tmp_path: Path) -> None:
     assert (await check(calls("Bash"), tmp_path, agent)).saw == "0 calls of Bash; all calls: Read, Edit, Edit"
 
 
+def test_checks_that_mean_nothing_are_refused() -> None:
+    for wrong in ({"at_most": -1}, {"at_least": -1}, {"at_most": True}):
+        with pytest.raises(ph.UsageError, match="expected a whole number from 0, got"):
+            calls("Bash", **wrong)
+    with pytest.raises(ph.UsageError, match="judge: expected a criterion, got ''"):
+        judge("")
+
+
 async def test_a_command_runs_in_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("x")
     assert (await check(passes("cat 'a file'"), tmp_path)).passed
     found = await check(passes([sys.executable, "-c", "print('out', flush=True); raise SystemExit('why')"]), tmp_path)
     assert not found.passed
     assert found.saw == "out\nwhy\nexit code 1"
-    assert "No such file" in (await check(passes("no-such-program"), tmp_path)).saw
+    assert (await check(passes("no-such-program"), tmp_path)).saw == "the command no-such-program was not found"
+    found = await check(passes("cat x"), tmp_path / "gone")
+    assert not found.passed
+    assert len(found.saw.splitlines()) == 1, "no line of the lab itself"
 
 
 async def test_a_command_has_no_shell(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from mock_agents import make_agent, make_turn, says_yes
 
 import pilothouse as ph
 from pilothouse.errors import ReplayMismatch
-from pilothouse_lab import Case, CaseRun, RunRecord, Verdict, compare, replay
+from pilothouse_lab import Case, CaseRun, RunRecord, Verdict, calls, compare, replay
 from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
@@ -201,7 +202,66 @@ async def test_a_run_can_be_replayed(tmp_path: Path) -> None:
         await replay(record, agent, Case("asks", "Really?"))
 
 
-@pytest.mark.parametrize("cases", [[], [CASE, CASE]])
-async def test_cases_need_names_of_their_own(cases: list[Case]) -> None:
-    with pytest.raises(ph.UsageError, match="name of its own"):
-        await compare(cases, baseline=make_agent(), candidate=make_agent())
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"cases": ["x"]}, "cases: expected a list of Case, got a list with 'x'"),
+        ({"cases": CASE}, "cases: expected a list of Case, got one Case; write [case]"),
+        ({"cases": "x"}, "cases: expected a list of Case, got str"),
+        ({"cases": []}, "there are no cases"),
+        ({"cases": [CASE, CASE]}, "two cases are named 'asks'"),
+        ({"runs": 0}, "runs: expected a whole number from 1, got 0"),
+        ({"runs": "2"}, "runs: expected a whole number from 1, got '2'"),
+        ({"baseline": {}}, "baseline: expected an Agent, got dict"),
+    ],
+)
+async def test_wrong_arguments_are_told(wrong: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"cases": [CASE], "baseline": make_agent(), "candidate": make_agent()} | wrong
+    with pytest.raises(ph.UsageError, match=f"^compare: {re.escape(text)}$"):
+        await compare(given.pop("cases"), **given)
+
+
+@pytest.mark.parametrize(
+    ("checks", "got"),
+    [
+        ("pytest -q", "'pytest -q'; for a command: [passes('pytest -q')]"),
+        (["pytest"], "'pytest'; for a command: [passes('pytest')]"),
+        (says_yes, "a function; write [f]"),
+        (calls("Bash"), "one check; write [check]"),
+        ([3], "3"),
+        (None, "None"),
+    ],
+)
+def test_checks_are_a_list(checks: Any, got: str) -> None:
+    text = f"Case 'a': checks: expected a list of functions or checks, got {got}"
+    with pytest.raises(ph.UsageError, match=f"^{re.escape(text)}$"):
+        Case("a", "Fix", checks)
+    with pytest.raises(ph.UsageError, match="Case: prompt: expected text, got 3"):
+        Case("a", 3)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_missing_workspace_names_its_case(tmp_path: Path) -> None:
+    case = Case("a", "Fix", workspace=tmp_path / "gone")
+    with pytest.raises(ph.UsageError, match=r"^Case 'a': workspace: there is no directory or archive .*gone$"):
+        await compare([case], baseline=make_agent(), candidate=make_agent(), directory=tmp_path / "lab")
+
+
+async def test_a_broken_check_is_no_result(tmp_path: Path) -> None:
+    case = Case("asks", "Well?", [lambda run: run.no_such_field])  # pyright: ignore[reportAttributeAccessIssue]
+    report = await compare([case], baseline=make_agent(), candidate=make_agent(), runs=2, directory=tmp_path)
+    assert (report.conclusion, report.exit_code) == ("incomplete", 2)
+    with pytest.raises(AssertionError, match=r"No run passed: look at the checks\."):
+        report.assert_no_regression()
+
+
+async def test_without_a_login_a_comparison_stops(tmp_path: Path) -> None:
+    out = [frames.init(), frames.result("Not logged in", is_error=True, api_error_status=401)]
+    how: dict[str, Any] = {"runs": 4, "concurrency": 1, "directory": tmp_path}
+    with pytest.raises(ph.AuthenticationError) as caught:
+        await compare([CASE], baseline=make_agent([out]), candidate=make_agent([out]), **how)
+    text = str(caught.value)
+    assert text.startswith("compare: stopped after 3 runs failed in a row: ")
+    again = f"call compare again; with directory={str(tmp_path)!r} only missing runs are made"
+    assert text.endswith(f". Log in, or correct the key, and {again}")
+    report = await compare([CASE], baseline=make_agent(), candidate=make_agent(), **how)
+    assert report.total.counts == (4, 4, 4, 4)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilothouse import UsageError
 from pilothouse_lab import Report, RunRecord, Verdict, diff_tool_calls
 from pilothouse_lab.report import RecordedCall
 
@@ -83,6 +84,7 @@ def test_numbers_have_intervals(report: Report) -> None:
     table = report.tables[0]
     assert [row[0] for row in table.rows] == ["success", "cost of a run, US$", "turns of a run"]
     assert table.rows[0][2] == "0% [0%, 39%]"
+    assert table.rows[0][3].startswith("-86 points [-")
     assert table.rows[2][3] == "+6.0"  # no interval: one case has a single run
 
 
@@ -93,8 +95,21 @@ def test_missing_runs_are_said(report: Report) -> None:
 def test_no_run_that_passes_is_suspicious() -> None:
     records = [make_record(variant, n, "no") for variant in ("baseline", "candidate") for n in range(5)]
     found = Report(["asks"], records, 10)
-    assert found.conclusion == "no difference found"
-    assert any("look at the checks" in note for note in found.notes)
+    assert (found.conclusion, found.exit_code) == ("incomplete", 2)
+    assert "No run passed: look at the checks." in found.notes
+
+
+def test_the_change_that_is_possible_is_told() -> None:
+    records = [make_record(variant, n) for variant in ("baseline", "candidate") for n in range(2)]
+    text = "With 4 runs, the real change of success could be anything from -66 to +66 points."
+    assert text in Report(["asks"], records, 4).notes
+
+
+def test_unknown_runs_are_told(report: Report) -> None:
+    with pytest.raises(UsageError, match=r"there is no variant 'basline'; did you mean 'baseline'\?"):
+        report.get_runs("basline", "asks")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match=r"there is no case 'ask'; did you mean 'asks'\?"):
+        report.get_runs("baseline", "ask")
 
 
 def test_a_report_without_runs() -> None:

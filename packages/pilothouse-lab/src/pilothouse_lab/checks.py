@@ -112,14 +112,22 @@ async def run_check(check: Check | CheckFunction, run: CaseRun) -> Verdict:
     except ph.PilothouseError:
         raise
     except Exception as error:  # noqa: BLE001 - also a file that should be there and is not
-        line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+        line = _find_line(error, function)
         given = Verdict(passed=False, saw=f"{type(error).__name__}: {error}\n{line}".strip())
     if not isinstance(given, Verdict):
         known = given is None or isinstance(given, bool)
-        saw = "" if known else f"the check returned {type(given).__name__}, not a bool"
+        saw = f"the check returned {type(given).__name__}, not a bool"
+        saw = ("returned False" if given is False else "") if known else saw
         given = Verdict(passed=known and given is not False, saw=saw)
     saw = given.saw if len(given.saw) <= SEEN_CHARS else "…" + given.saw[-SEEN_CHARS:]
     return replace(given, check=get_check_name(check), saw=saw)
+
+
+def _find_line(error: Exception, function: CheckFunction) -> str:
+    """Return the last line in the file of a check that led to an error; "" if that file is this one."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", __file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file != __file__]
+    return (frames[-1].line or "") if frames else ""
 
 
 def get_check_name(check: Check | CheckFunction) -> str:
@@ -134,7 +142,13 @@ def calls(tool: str, *, at_least: int = 1, at_most: int | None = None) -> Check:
         tool: name of the tool, such as "Edit" or "mcp__shop__find".
         at_least: the fewest calls that pass. Default 1, or 0 with `at_most=0`.
         at_most: the most calls that pass. Default: any number.
+
+    Raises:
+        UsageError: a number is not a whole one from 0.
     """
+    for name, given in (("at_least", at_least), ("at_most", 0 if at_most is None else at_most)):
+        if type(given) is not int or given < 0:
+            raise ph.UsageError(f"calls: {name}: expected a whole number from 0, got {given!r:.80}")
 
     def count(run: CaseRun) -> Verdict:
         names = [call.name for call in run.result.tool_uses]
@@ -162,7 +176,12 @@ def passes(command: str | Sequence[str], *, timeout: float = 120.0, env: Mapping
     inherited = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
 
     async def run_command(run: CaseRun) -> Verdict:
-        code, output = await _run(words, run.workspace, {**inherited, **(env or {})}, timeout)
+        try:
+            code, output = await _run(words, run.workspace, {**inherited, **(env or {})}, timeout)
+        except FileNotFoundError as error:
+            if error.filename != words[0]:  # the workspace is gone
+                raise
+            return Verdict(passed=False, saw=f"the command {words[0]} was not found")
         ending = f"still ran after {timeout:g} s" if code is None else f"exit code {code}"
         return Verdict(passed=code == 0, saw=f"{output.decode('utf-8', 'replace').strip()}\n{ending}".strip())
 
@@ -242,7 +261,12 @@ def judge(criterion: str, agent: ph.Agent | None = None, *, files: Sequence[str]
         criterion: what has to be true, such as "The answer names the file that has the bug".
         agent: whose model, login and limits the judge has, and nothing else of it. None: the default agent.
         files: files of the workspace that the judge reads, such as "report/*.md"; links are not followed.
+
+    Raises:
+        UsageError: the criterion is empty.
     """
+    if not isinstance(criterion, str) or not criterion.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ph.UsageError(f"judge: expected a criterion, got {criterion!r:.80}")
 
     async def ask(run: CaseRun) -> Verdict:
         left = await run_blocking(_read_files, run.workspace, files)

@@ -7,16 +7,17 @@ it; a report is made from these records alone.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -48,6 +49,9 @@ class Case:
         workspace: the directory (or archive) of which each run gets a copy, or a workspace such as
             `pilothouse_fleet.GitWorktree`. None: an empty directory.
         output_type: type of a typed output, as for `Agent.query`; an answer that does not fit fails the run.
+
+    Raises:
+        UsageError: the name, the prompt or the checks are something else.
     """
 
     name: str
@@ -55,6 +59,29 @@ class Case:
     checks: Sequence[Check | CheckFunction] = ()
     workspace: str | os.PathLike[str] | Workspace | None = None
     output_type: Any = None
+
+    def __post_init__(self) -> None:
+        for name, given in (("name", self.name), ("prompt", self.prompt)):
+            if not isinstance(given, str) or not given:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ph.UsageError(f"Case: {name}: expected text, got {given!r:.80}")
+        if found := _explain_checks(self.checks):
+            wanted = "expected a list of functions or checks"
+            raise ph.UsageError(f"Case {self.name!r:.80}: checks: {wanted}, got {found}")
+
+
+def _explain_checks(given: object) -> str:
+    """Return what is given in place of a list of checks, and what to write; "" for a list of checks."""
+    if isinstance(given, Check):
+        return "one check; write [check]"
+    if callable(given):
+        return "a function; write [f]"
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        items = cast("Sequence[object]", given)
+        wrong = [each for each in items if not isinstance(each, Check) and not callable(each)]
+        if not wrong:
+            return ""
+        given = wrong[0]
+    return f"{given!r:.80}" + (f"; for a command: [passes({given!r:.80})]" if isinstance(given, str) else "")
 
 
 @dataclass(frozen=True)
@@ -117,12 +144,11 @@ async def compare(
         on_run: called with the record of each run, when it has ended.
 
     Raises:
-        UsageError: no cases, two of one name, or settings that cannot work.
+        UsageError: no cases, two of one name, a workspace that is not there, or settings that cannot work.
         PilothouseError: all runs fail for the same reason, such as a wrong key; correct it, and call again with the
             same directory.
     """
-    if not cases or runs < 1 or len({case.name for case in cases}) < len(cases):
-        raise ph.UsageError("compare: give at least one run, and at least one case, each with a name of its own")
+    _check_arguments(cases, runs, {"baseline": baseline, "candidate": candidate})
     root = await run_blocking(_make_directory, directory)
     pairs = (baseline, candidate)
     order = [
@@ -140,7 +166,10 @@ async def compare(
             if isinstance(source, str | os.PathLike):
                 keep = "always" if keep_workspaces else "never"
                 source = CopiedDirectory(source, root=root / "workspaces", keep=keep)
-            runner.workspaces[case.name] = await stack.enter_async_context(WorkspaceRunner(runner, source))
+            try:
+                runner.workspaces[case.name] = await stack.enter_async_context(WorkspaceRunner(runner, source))
+            except ph.UsageError as error:
+                raise ph.UsageError(f"Case {case.name!r:.80}: workspace: {error}") from error
         fleet = Fleet(
             runner=runner, concurrency=concurrency, journal=root / "runs.db", on_interrupted="restart", **settings
         )
@@ -159,8 +188,45 @@ async def compare(
         except ph.BudgetError as error:
             ended.close()
             stopped = str(error)
+        except ph.PilothouseError as error:
+            cause = next((each for each in runner.lost_in_row if each is error.__cause__), None)
+            if cause is None:
+                raise
+            raise _make_stop_error(cause, len(runner.lost_in_row), root) from cause
     records = [record for key in runner.plan if (record := await run_blocking(runner.load, key))]
     return Report([case.name for case in cases], records, len(runner.plan), stopped, spent, root)
+
+
+def _check_arguments(cases: object, runs: object, agents: Mapping[str, object]) -> None:
+    """Raise a UsageError for what `compare` cannot work with."""
+    wanted = "compare: cases: expected a list of Case"
+    if isinstance(cases, Case):
+        raise ph.UsageError(f"{wanted}, got one Case; write [case]")
+    if not isinstance(cases, Sequence) or isinstance(cases, str | bytes):
+        raise ph.UsageError(f"{wanted}, got {type(cast('object', cases)).__name__}")
+    names: set[str] = set()
+    for case in cast("Sequence[object]", cases):
+        if not isinstance(case, Case):
+            raise ph.UsageError(f"{wanted}, got a list with {case!r:.80}")
+        if case.name in names:
+            raise ph.UsageError(f"compare: two cases are named {case.name!r:.80}")
+        names.add(case.name)
+    if not names:
+        raise ph.UsageError("compare: there are no cases")
+    if type(runs) is not int or runs < 1:
+        raise ph.UsageError(f"compare: runs: expected a whole number from 1, got {runs!r:.80}")
+    for name, agent in agents.items():
+        if not isinstance(agent, ph.Agent):
+            raise ph.UsageError(f"compare: {name}: expected an Agent, got {type(agent).__name__}")
+
+
+def _make_stop_error(cause: Exception, failed: int, root: Path) -> Exception:
+    """Make the error for a comparison whose runs all fail: a copy of theirs, of the same class."""
+    error = copy.copy(cause)
+    advice = "Log in, or correct the key," if isinstance(cause, ph.AuthenticationError) else "Correct this,"
+    again = f"{advice} and call compare again; with directory={str(root)!r} only missing runs are made"
+    error.args = (f"compare: stopped after {failed} runs failed in a row: {str(cause).rstrip('.')}. {again}",)
+    return error
 
 
 def _make_directory(given: str | os.PathLike[str] | None) -> Path:
@@ -202,11 +268,13 @@ class LabRunner:
     Attributes:
         plan: the runs.
         workspaces: runs this runner in the workspace of a case, by its name.
+        lost_in_row: the errors of the latest runs, if they count for neither side.
     """
 
     def __init__(self, plan: dict[str, PlannedRun], root: Path, run_budget_usd: float | None) -> None:
         self.plan = plan
         self.workspaces: dict[str, WorkspaceRunner] = {}
+        self.lost_in_row: list[ph.PilothouseError] = []
         self._root = root
         self._run_budget_usd = run_budget_usd
 
@@ -235,6 +303,7 @@ class LabRunner:
         is_own = isinstance(error, OWN_FAILURES) and not is_answered
         if error is not None and (not is_own or (isinstance(error, ph.BudgetError) and limit < own_limit)):
             record.lost = reason
+        self.lost_in_row = [*self.lost_in_row, error] if error is not None and record.lost else []
         record.verdicts.insert(0, Verdict(check=ANSWERS, passed=error is None, saw=reason))
         record.passed = all(verdict.passed for verdict in record.verdicts)
         record.session_id = attempt.session_id

@@ -18,6 +18,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from pilothouse import UsageError
+from pilothouse.support import find_similar_name
 from pilothouse_lab import evidence
 from pilothouse_lab.checks import Verdict
 from pilothouse_lab.html_report import Measure, Table, render_html
@@ -137,7 +139,16 @@ class Report:
     directory: Path = Path()
 
     def get_runs(self, variant: Variant, case: str) -> list[RunRecord]:
-        """Return the runs of an agent in a case that count."""
+        """Return the runs of an agent in a case that count.
+
+        Raises:
+            UsageError: there is no such agent or case.
+        """
+        for what, given, known in (("variant", variant, VARIANTS), ("case", case, self.case_names)):
+            if given not in known:
+                near = find_similar_name(str(given), known)
+                hint = f"; did you mean {near!r:.80}?" if near else ""
+                raise UsageError(f"get_runs: there is no {what} {given!r:.80}{hint}")
         return [one for one in self.records if one.variant == variant and one.case == case and not one.lost]
 
     @cached_property
@@ -173,11 +184,14 @@ class Report:
 
     @property
     def conclusion(self) -> Conclusion:
-        """Worse if all cases together or one case alone got worse; otherwise incomplete if runs are missing."""
+        """Worse if all cases together or one case alone got worse; else incomplete if runs are missing or none passed.
+
+        Checks that no run of either agent passes say nothing about the difference, and are often wrong themselves.
+        """
         changes = {one.change for one in (self.total, *self.cases)}
         if -1 in changes:
             return "worse"
-        if self._count_missing() or any(one.lost for one in self.records):
+        if self._count_missing() or any(one.lost for one in self.records) or not any(self.total.counts[::2]):
             return "incomplete"
         return "better" if 1 in changes else "no difference found"
 
@@ -186,11 +200,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """For CI: 1 if the candidate is worse, 2 if runs are missing, else 0."""
+        """For CI: 1 if the candidate is worse, 2 if runs are missing or none passed, else 0."""
         return EXIT_CODES[self.conclusion]
 
     def assert_no_regression(self) -> None:
-        """Raise AssertionError, with the report as text, if the candidate is worse or runs are missing; for tests."""
+        """For tests: raise AssertionError, with the report as text, unless `exit_code` is 0."""
         if self.exit_code:
             raise AssertionError(f"\n{self}")
 
@@ -198,17 +212,18 @@ class Report:
     def notes(self) -> list[str]:
         """The conclusion, and what a reader has to know besides the numbers."""
         total, missing, lost = self.total, self._count_missing(), sum(bool(one.lost) for one in self.records)
-        difference = total.success[2]
+        difference, runs = total.success[2], sum(total.counts[1::2])
         is_known = difference.low is not None and difference.high is not None
-        low, high = (f"{value or 0:+.0%}" for value in (difference.low, difference.high))
+        low, high = (f"{100 * (value or 0):+.0f}" for value in (difference.low, difference.high))
         worse = ", ".join(one.name for one in self.cases if one.change < 0)
         notes = {
             f"Candidate: {self.conclusion} (p = {total.p:.2g})": True,
             f"Worse in: {worse}.": worse,
-            f"These runs are compatible with any change of success from {low} to {high}.": is_known
-            and not total.change,
+            f"With {runs} runs, the real change of success could be anything from {low} to {high} points.": (
+                is_known and not total.change
+            ),
             "One of the agents has no run that counts: nothing is known of the difference.": not is_known,
-            "No run passed: look at the checks before you trust this.": not sum(total.counts[::2]),
+            "No run passed: look at the checks.": runs and not any(total.counts[::2]),
             f"Of {self.planned} runs, {missing} did not run, and {lost} count for neither side.": missing or lost,
             f"Stopped: {self.stopped}.": self.stopped,
         }
@@ -219,7 +234,7 @@ class Report:
         """The tables of the report, without those that have no rows."""
         total = self.total
         measures = [
-            ("success", *_show(total.success, "{:.0%}".format, "{:+.0%}".format)),
+            ("success", *_show(total.success, "{:.0%}".format, _write_points, " points")),
             ("cost of a run, US$", *_show(total.cost_usd, "{:.4f}".format, "{:+.4f}".format)),
             ("turns of a run", *_show(total.turns, "{:.1f}".format, "{:+.1f}".format)),
         ]
@@ -227,7 +242,7 @@ class Report:
         lost = [(one.case, f"{one.variant}, run {one.number}", one.lost) for one in self.records if one.lost]
         tables = (
             Table("All cases", ("", *VARIANTS, "difference"), measures),
-            Table("Cases", ("case", *VARIANTS, "p", "cost, US$", "turns"), cases),
+            Table("Cases", ("case", *VARIANTS, "p (corrected)", "cost, US$", "turns"), cases),
             Table("Failed checks", ("case", "check", *VARIANTS, "what it saw"), self._list_failed_checks()),
             Table("Runs that count for neither side", ("case", "run", "why"), lost),
             Table("Tool calls", ("case", "how they differ"), self._diff_cases()),
@@ -296,12 +311,18 @@ def _write_case(one: CaseResult) -> list[str]:
     return [one.name, *rates, f"{one.p:.2g}", "{:.4f} → {:.4f}".format(*cost), "{:.1f} → {:.1f}".format(*turns)]
 
 
-def _show(one: Measure, write: Callable[[float], str], write_difference: Callable[[float], str]) -> list[str]:
-    def show(each: evidence.Estimate, write: Callable[[float], str]) -> str:
-        interval = "" if each.low is None or each.high is None else f" [{write(each.low)}, {write(each.high)}]"
-        return "-" if isnan(each.value) else write(each.value) + interval
+def _write_points(difference: float) -> str:
+    return f"{100 * difference:+.0f}"
 
-    return [show(one[0], write), show(one[1], write), show(one[2], write_difference)]
+
+def _show(
+    one: Measure, write: Callable[[float], str], write_difference: Callable[[float], str], unit: str = ""
+) -> list[str]:
+    def show(each: evidence.Estimate, write: Callable[[float], str], unit: str = "") -> str:
+        interval = "" if each.low is None or each.high is None else f" [{write(each.low)}, {write(each.high)}]"
+        return "-" if isnan(each.value) else write(each.value) + unit + interval
+
+    return [show(one[0], write), show(one[1], write), show(one[2], write_difference, unit)]
 
 
 def _clean(text: str) -> str:
