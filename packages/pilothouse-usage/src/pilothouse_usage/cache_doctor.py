@@ -196,7 +196,7 @@ class CacheDoctor:
                 raise UsageError(f"a CacheDoctor sees requests to the Anthropic API only, and {name} is set")
         address = env.get("ANTHROPIC_BASE_URL") or FIRST_PARTY
         changes = {"ANTHROPIC_BASE_URL": self._relay.add_target(address)}
-        if address.startswith(FIRST_PARTY):
+        if address.rstrip("/") == FIRST_PARTY:
             # The CLI marks and orders prompts in another way if it believes that it asks somebody else.
             changes["_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"] = "1"
         for name in ("NO_PROXY", "no_proxy"):
