@@ -83,7 +83,10 @@ def test_groups(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "code", "says"),
-    [("1f0", 2, "4 characters"), ("0000", 1, "there is no session that begins with 0000")],
+    [
+        ("1f0", 2, "4 characters"),
+        ("0000", 1, "no session id begins with 0000; `pilothouse sessions --all` lists all sessions"),
+    ],
 )
 def test_an_unknown_session(disk: Path, capsys: pytest.CaptureFixture[str], name: str, code: int, says: str) -> None:
     ended, out, err = run(capsys, name)
