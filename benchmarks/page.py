@@ -22,7 +22,7 @@ PAGES = (HERE / "README.md", ROOT / "docs" / "speed.md", ROOT / "README.md")
 CHOSEN = {  # what a person waits for, on the first page: case and metric
     "first assistant message, imports included": ("first", "cold"),
     "first assistant message, warm": ("first", "wall"),
-    "an answer of the real CLI, children started ahead": ("pool", "answer"),
+    "an answer from the real CLI, processes started in advance": ("pool", "answer"),
     "text deltas, streamed": ("deltas", "wall"),
     "a permission, round trip": ("permission", "wall"),
     "300 queries at once": ("many", "wall"),
@@ -86,7 +86,7 @@ def chosen() -> str:
         for title, (case, metric) in CHOSEN.items()
         if case in cases
     ]
-    return markdown(("", "to `claude-agent-sdk`", "to the bare program"), rows)
+    return markdown(("", "vs. `claude-agent-sdk`", "vs. the bare program"), rows)
 
 
 def scale() -> str:

@@ -1,4 +1,4 @@
-"""Find out whether a change of a hook makes the agent worse: a lab runs a case with and without it, and reports.
+"""Find out whether a change to a hook makes the agent worse: a lab runs a case with and without it, and reports.
 
 The model is a script, so no key is needed. Runs of each case, 4 if omitted:
 python compare_agents.py 20

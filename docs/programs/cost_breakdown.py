@@ -1,6 +1,6 @@
 """What a query cost, by sub-agent, tool and reply, and a budget that stops a sub-agent; no key, the model is scripted.
 
-pip install 'pilothouse[usage]' pilothouse-testing
+pip install 'pilothouse[usage,testing]'
 python cost_breakdown.py
 """
 

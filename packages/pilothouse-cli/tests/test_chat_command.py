@@ -99,7 +99,7 @@ def test_a_dead_child_is_reported_in_one_line(pilothouse: Command) -> None:
         (("--local", "--model", "opus"), 2, "omit --model"),
         (("--json-schema", "{}"), 2, "use `pilothouse ask`"),
         (("--resume", "x", "--continue"), 2, "resume"),
-        (("--prompt-via", "argv"), 2, "prompt_via"),
+        (("--prompt-via", "argv"), 2, "--prompt-via"),
     ],
 )
 def test_what_cannot_work_is_one_line(pilothouse: Command, args: tuple[str, ...], code: int, line: str) -> None:

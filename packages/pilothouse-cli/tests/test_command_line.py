@@ -266,7 +266,7 @@ def test_help_is_in_the_words_of_a_shell(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     reported = read_help(capsys, command, "--help-all" if has_rare_flags(COMMANDS[command].request) else "--help")
-    usage = f"{command} [ACTION]" if command == "sessions" else command
+    usage = f"{command} [ACTION]" if command in ("sessions", "policy") else command
     assert reported.startswith(f"usage: pilothouse {usage} [options]")
     python = re.findall(r"\[\]|\b[A-Z][a-z]+[A-Z]\w+|\b(?:None|True|False)\b|`\w+_\w*`", reported)
     assert set(python) <= {"JetBrains", "OpenAI", "WebSocket"}

@@ -106,9 +106,10 @@ def test_json_has_options_and_settings(project: Path, capsys: pytest.CaptureFixt
 def test_a_file_is_written_only_on_request(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys)
     assert not [*project.iterdir()]
-    code, out, err = run(capsys, "--write", "new.json")
+    code, _, err = run(capsys, "--write", "new.json")
     assert code == 0
-    assert "new.json: 3 rules that allow" in out + err
+    assert "new.json: 3 allow rules, " in err
+    assert err.endswith("deny rules; copy it to .claude/settings.json to use it\n")
     assert "Bash(npm test)" in json.loads((project / "new.json").read_text())["permissions"]["allow"]
 
 
@@ -117,8 +118,8 @@ def test_a_file_is_replaced_only_by_force(project: Path, capsys: pytest.CaptureF
     kept.write_text('{"model": "opus"}' + " " * 9000)
     link.symlink_to(kept)
     for name in ("kept.json", "link.json"):
-        code, _, err = run(capsys, "--write", name)
-        assert code == 2
+        code, out, err = run(capsys, "--write", name)
+        assert (code, out) == (2, "")
         assert "exists already" in err
     assert run(capsys, "--write", "link.json", "--force")[0] == 1  # a link may lead anywhere
     assert '"opus"' in kept.read_text()
@@ -128,11 +129,38 @@ def test_a_file_is_replaced_only_by_force(project: Path, capsys: pytest.CaptureF
 
 
 def test_nothing_recorded(project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, err = run(capsys, "--project", str(tmp_path / "other"))
+    other = tmp_path / "other"
+    code, out, err = run(capsys, "--project", str(other))
+    assert (code, out, err) == (2, "", f"pilothouse: there is no directory {other}\n")
+    other.mkdir()
+    code, out, err = run(capsys, "--project", str(other))
     assert (code, out) == (1, "")
-    assert "no tool calls" in err
+    assert "no tool calls in the transcripts of this project" in err
+    empty = write(tmp_path / "config", other, ONE.replace("1f", "3f"))
+    assert run(capsys, str(empty)) == (1, "", f"{empty} has no tool calls\n")
     assert run(capsys, "0000")[0] == 1
     assert run(capsys, "x")[0] == 2
     code, _, err = run(capsys, os.fspath(tmp_path / "none.jsonl"))
     assert code == 1
-    assert "none.jsonl" in err
+    assert err == f"pilothouse: {tmp_path / 'none.jsonl'}: No such file or directory\n"
+
+
+def test_force_needs_write(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--force") == (2, "", "pilothouse: --force needs --write\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "near", "page"),
+    [
+        (("policy", "suggest", "--wirte", "x"), "--write", "policy suggest"),
+        (("sessions", "search", "--alll", "x"), "--all", "sessions search"),
+    ],
+)
+def test_a_misspelled_flag_of_an_action(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], near: str, page: str
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([*words])
+    err = capsys.readouterr().err
+    assert f"did you mean {near}?" in err
+    assert f"(see `pilothouse {page} --help`)" in err

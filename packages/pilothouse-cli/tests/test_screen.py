@@ -69,7 +69,7 @@ def test_progress_is_a_line_for_every_stage() -> None:
                 "Claude Code was not found (cli='x'). Tried:\n  /a\nInstall it so:\n  pilothouse install-cli"
             ),
             2,
-            "Claude Code was not found (cli='x'); install it with `pilothouse install-cli`",
+            "Claude Code was not found (--cli x); install it with `pilothouse install-cli`, or give its path",
         ),
         (ProvisionError("no network"), 1, "no network"),
         (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),

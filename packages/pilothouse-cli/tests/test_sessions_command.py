@@ -106,8 +106,8 @@ def test_show(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "code", "says"),
     [
         ("1f0", 2, "4 characters"),
-        ("../x", 2, "'../x' is not a session id: it takes the first 4 characters"),
-        ("0000", 1, "no session id begins with 0000; `pilothouse sessions --all` lists them"),
+        ("../x", 2, "'../x' is not a session id: give the id or at least its first 4 characters (0-9, a-f, '-')"),
+        ("0000", 1, "no session id begins with 0000; `pilothouse sessions --all` lists all sessions"),
         ("1f0e0000-0000-4000-8000-000000000003", 1, "there is no session"),
     ],
 )

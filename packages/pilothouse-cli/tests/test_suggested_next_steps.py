@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_process import Command
+from command_process import LIMIT_S, Command
 from places import CORE, ROOT
 
 from pilothouse.errors import PilothouseError
@@ -95,7 +95,7 @@ def test_a_batch_without_a_key_names_the_same_three_ways(pilothouse: Command, tm
         ran = pilothouse.run("batch", str(prompts), "--cli", fake.path, cwd=tmp_path)
         assert fake.calls
     assert ran.code == 1
-    for way in ("neither a key nor a login", "export ANTHROPIC_API_KEY=", "log in once", f"batch --local {prompts}"):
+    for way in ("neither a key nor a login", "export ANTHROPIC_API_KEY=", "then /login", f"batch --local {prompts}"):
         assert way in ran.err
 
 
@@ -142,3 +142,25 @@ def test_results_in_a_journal_need_no_key(pilothouse: Command, tmp_path: Path) -
 )
 def test_words_of_others_are_no_options(said: str) -> None:
     assert describe_failure(PilothouseError(said)).line == said
+
+
+@pytest.mark.parametrize("given", ["/dev/null", "file", "terminal"])
+def test_acp_needs_an_editor(pilothouse: Command, tmp_path: Path, given: str) -> None:
+    (tmp_path / "file").touch()
+    outside, inside = os.openpty() if given == "terminal" else (None, os.open(tmp_path / given, os.O_RDONLY))
+    try:
+        argv = pilothouse.argv("acp")
+        ran = subprocess.run(argv, stdin=inside, env=pilothouse.env, capture_output=True, text=True, timeout=LIMIT_S)
+    finally:
+        os.close(inside)
+        if outside is not None:
+            os.close(outside)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    says = "acp: standard input is not a pipe: an editor starts this command; see docs/editors.md"
+    assert ran.stderr == f"pilothouse: {says}\n"
+
+
+def test_a_wrong_limit_of_the_host_names_its_flag(pilothouse: Command) -> None:
+    ran = pilothouse.run("serve", "--max-permission-mode", "yolo")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("pilothouse: --max-permission-mode: expected one of plan, ")

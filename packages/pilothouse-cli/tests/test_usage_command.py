@@ -17,7 +17,7 @@ ONE, TWO = "1f0c0000-0000-4000-8000-000000000001", "1f0d0000-0000-4000-8000-0000
 HOSTILE = "\x1b[2Jtool"
 
 
-def write(config: Path, cwd: Path, session_id: str) -> None:
+def write(config: Path, cwd: Path, session_id: str, *, priced: bool = True) -> None:
     """A session with one tool call, two replies and the price of their model."""
     path = config / "projects" / project_key(cwd) / f"{session_id}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,8 @@ def write(config: Path, cwd: Path, session_id: str) -> None:
         row = {"parentUuid": f"u{place - 1}" if place else None, "uuid": f"u{place}", "type": kind, "message": body}
         rows.append({**row, "sessionId": session_id, "cwd": str(cwd), "timestamp": f"2026-11-03T12:00:0{place}Z"})
     total = {"inputTokens": 200, "outputTokens": 40, "costUSD": 0.5}
-    rows.append({"type": "cost-state", "sessionId": session_id, "modelUsage": {"some-model": total}})
+    if priced:
+        rows.append({"type": "cost-state", "sessionId": session_id, "modelUsage": {"some-model": total}})
     path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
 
 
@@ -70,6 +71,13 @@ def test_the_newest_session_of_the_directory_by_agent(disk: Path, capsys: pytest
     assert (total[0], total[-1]) == ("total", "$0.5000")
 
 
+def test_a_cost_without_a_price(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(disk / "config", disk, TWO, priced=False)
+    code, out, err = run(capsys, "1f0d")
+    assert (code, "have no price" in err) == (0, True)
+    assert [line.split()[-1] for line in out.splitlines()[1:]] == ["–", "–"]
+
+
 def test_groups(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split() for line in run(capsys, "1f0d", "--by", "tool")[1].splitlines()]
     assert rows[1] == ["\\x1b[2Jtool", "1", "1", "1.0", "s", "8", "2"]
@@ -83,7 +91,10 @@ def test_groups(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "code", "says"),
-    [("1f0", 2, "4 characters"), ("0000", 1, "there is no session that begins with 0000")],
+    [
+        ("1f0", 2, "4 characters"),
+        ("0000", 1, "no session id begins with 0000; `pilothouse sessions --all` lists all sessions"),
+    ],
 )
 def test_an_unknown_session(disk: Path, capsys: pytest.CaptureFixture[str], name: str, code: int, says: str) -> None:
     ended, out, err = run(capsys, name)

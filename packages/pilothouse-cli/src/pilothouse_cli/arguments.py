@@ -156,10 +156,11 @@ def parse(argv: list[str] | None) -> Any:
     asked, rest = parser.parse_known_args(words)
     if asked.command is None:
         parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
-    known = below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    if rest:
-        below[asked.command].error(explain_wrong_arguments(rest, known))
     kind = COMMANDS[asked.command].request
+    used = below[f"{asked.command} {asked.action}" if kind in flags.ACTIONS else asked.command]
+    known = used._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if rest:
+        used.error(explain_wrong_arguments(rest, known))
     own: dict[str, Any] = {}
     if "settings" in kind.__dataclass_fields__:
         own["settings"] = _read_settings(asked)
@@ -208,7 +209,7 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
         if "settings" in command.request.__dataclass_fields__:
             _add_settings(below[name], command.request, show_all=show_all)
         if command.request in flags.ACTIONS:
-            _add_actions(below[name], name, flags.ACTIONS[command.request])
+            below |= _add_actions(below[name], name, flags.ACTIONS[command.request])
     return parser, below
 
 
@@ -222,15 +223,21 @@ def _list_commands() -> str:
     )
 
 
-def _add_actions(parser: argparse.ArgumentParser, command: str, known: Mapping[str, tuple[str, type[Any]]]) -> None:
+def _add_actions(
+    parser: argparse.ArgumentParser, command: str, known: Mapping[str, tuple[str, type[Any]]]
+) -> dict[str, argparse.ArgumentParser]:
+    """Add the actions of a command; returns their parsers by command and action."""
     actions = parser.add_subparsers(
         prog=f"{PROGRAM} {command}", title="actions", dest="action", metavar="ACTION", required=True
     )
+    below: dict[str, argparse.ArgumentParser] = {}
     for name, (text, kind) in known.items():
         described = f"{text[:1].upper()}{text[1:]}."
         usage = flags.make_usage(kind)
-        below = actions.add_parser(name, help=text, usage=usage, description=described, formatter_class=HelpFormatter)
-        flags.add_flags(below, kind, show_all=True)
+        added = actions.add_parser(name, help=text, usage=usage, description=described, formatter_class=HelpFormatter)
+        flags.add_flags(added, kind, show_all=True)
+        below[f"{command} {name}"] = added
+    return below
 
 
 def _add_settings(parser: argparse.ArgumentParser, kind: type[Any], *, show_all: bool) -> None:

@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +29,6 @@ from pilothouse.errors import (
 from pilothouse.options import CREDENTIAL_VARIABLES, Options
 from pilothouse.support import Redactor, get_claude_directory, secret_values
 from pilothouse.support import find_key as find_stored_key
-from pilothouse.transports import find_cli
 from pilothouse_cli.help_texts import spell_options_in_error
 from pilothouse_cli.screen import Screen
 
@@ -208,17 +206,15 @@ def explain_missing_key(local: str, cli: str, login: str | None = None) -> Failu
     Args:
         local: the arguments of this command with which a local model answers, such as "chat --local".
         cli: the option `cli`.
-        login: the command of this program that logs in; None: it has none, and `claude` does.
+        login: the command of the running chat that logs in; None: no chat is running.
     """
-    if login is None:
-        login = "claude"
-        if not shutil.which(login):
-            with suppress(CLINotFoundError):
-                login = shlex.quote(find_cli(cli, os.environ))
+    log_in, how = (login, "log in once") if login else (f"{get_own_command()} chat", "then /login: log in once")
+    if login is None and cli != "auto":
+        log_in += f" --cli {shlex.quote(cli)}"
     extra = "" if find_spec("xllamacpp") else "; it needs: pip install 'pilothouse[local]'"
     rows = (
         ("export ANTHROPIC_API_KEY=…", "use an API key"),
-        (login, "log in once; then try again"),
+        (log_in, f"{how}; then try again"),
         (f"{get_own_command()} {local}", f"a small open model on this machine: no key, no tools{extra}"),
     )
     width = max(len(command) for command, _ in rows)

@@ -93,10 +93,11 @@ def has_rare_flags(kind: type[Any]) -> bool:
 
 def make_usage(kind: type[Any]) -> str:
     """Return the first line of the help of a command: its positional arguments, and [options] for the rest."""
-    if kind is SessionsRequest:
+    if kind in (SessionsRequest, PolicyRequest):
         return "%(prog)s [ACTION] [options]"
+    forms = {"?": "[{}]", "*": "[{} ...]"}
     words = [
-        f"[{one.metadata['metavar'] or one.name}]" if one.metadata.get("nargs") else one.metadata["metavar"] or one.name
+        forms.get(one.metadata.get("nargs", ""), "{}").format(one.metadata["metavar"] or one.name)
         for one in fields(kind)
         if one.metadata.get("names") == ()
     ]
@@ -449,13 +450,13 @@ class PolicyRequest:
     """Suggest permissions that fit the work of recorded sessions.
 
     Reads the transcripts of earlier sessions, and proposes the narrowest rules under which their work would run without
-    a request, each with the calls that it stands on. Calls that were denied never get a rule. Starts nothing, and
+    a request, each with the calls it is based on. Calls that were denied never get a rule. Starts nothing, and
     changes nothing without --write. Without `suggest`: the same as `pilothouse options --policy`.
 
     Examples:
       pilothouse policy suggest
       pilothouse policy suggest 1f0c --try 2a7b
-      pilothouse policy suggest --write .claude/settings.json
+      pilothouse policy suggest --write suggestion.json
     """
 
     action: str
@@ -492,8 +493,8 @@ class ReplayRequest:
 class BreakdownRequest:
     """Show what a session cost, and why.
 
-    Prints tokens, time and cost of a session on this machine, with its sub-agents: by agent, tool, MCP server, reply of
-    the model or model. Costs are estimates of Claude Code. For many sessions: `pilothouse sessions usage`.
+    Prints tokens, time and cost of a session on this machine, with its sub-agents: by agent, tool, MCP server, turn or
+    model. Costs are estimates of Claude Code. For many sessions: `pilothouse sessions usage`.
 
     Examples:
       pilothouse usage

@@ -34,12 +34,15 @@ async def suggest(request: flags.PolicyRequest, screen: Screen) -> int:
 
 
 def _suggest(request: flags.SuggestRequest, screen: Screen) -> int:
+    if request.force and request.write is None:
+        raise UsageError("--force needs --write")
+    if request.write is not None and not request.force and os.path.lexists(request.write):
+        raise _refuse_existing(request.write)
     root = str(Path(request.project).resolve())
     files = [*map(_find_file, request.sessions)] or [Path(info.path) for info in list_sessions(root)]
     suggestion = suggest_policy(_read_files(files, screen), root=root)
     if not suggestion.calls:
-        screen.note("no tool calls in the transcripts of this project; --project names another one", "quiet")
-        return NOTHING_FOUND
+        return _report_nothing(request, screen)
     tried = suggestion.try_on(_read_files([*map(_find_file, request.tried)], screen)) if request.tried else ()
     if request.json:
         proposal = {"options": suggestion.options(), "settings": suggestion.settings()}
@@ -49,15 +52,30 @@ def _suggest(request: flags.SuggestRequest, screen: Screen) -> int:
         screen.text(mask(f"{suggestion}\n{_format_tried(tried)}"))
     if request.write is not None:
         _write_settings(Path(request.write), suggestion, force=request.force)
-        screen.note(
-            f"{request.write}: {len(suggestion.rules)} rules that allow, {len(suggestion.deny)} that deny", "good"
-        )
+        counts = f"{_count(suggestion.rules, 'allow rule')}, {_count(suggestion.deny, 'deny rule')}"
+        screen.note(f"{request.write}: {counts}; copy it to .claude/settings.json to use it", "good")
     return 0
+
+
+def _count(rules: Sequence[object], name: str) -> str:
+    return f"{len(rules)} {name}{'' if len(rules) == 1 else 's'}"
+
+
+def _report_nothing(request: flags.SuggestRequest, screen: Screen) -> int:
+    if request.sessions:
+        verb = "has" if len(request.sessions) == 1 else "have"
+        screen.note(f"{', '.join(request.sessions)} {verb} no tool calls", "quiet")
+    elif not Path(request.project).is_dir():
+        raise UsageError(f"there is no directory {request.project}")
+    else:
+        screen.note("no tool calls in the transcripts of this project; --project names another one", "quiet")
+    return NOTHING_FOUND
 
 
 def _find_file(name: str) -> Path:
     path = Path(name)
     if path.suffix == ".jsonl":
+        path.open("rb").close()  # raises OSError if it cannot be read
         return path
     info = get_session_info(resolve_id(name))
     if info is None:
@@ -79,12 +97,16 @@ def _format_tried(tried: Sequence[TriedCall]) -> str:
     return "\n".join([*lines, f"  {', '.join(f'{name}: {count}' for name, count in counts.items())}", ""])
 
 
+def _refuse_existing(path: str) -> UsageError:
+    return UsageError(f"{path} exists already; --force replaces it, and does not keep what is in it")
+
+
 def _write_settings(path: Path, suggestion: Suggestion, *, force: bool) -> None:
     data = msgspec.json.format(encode_json(suggestion.settings()), indent=2) + b"\n"
     replacing = os.O_TRUNC if force else os.O_EXCL
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | replacing | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except FileExistsError:
-        raise UsageError(f"{path} exists already; --force replaces it, and does not keep what is in it") from None
+        raise _refuse_existing(str(path)) from None
     with open(descriptor, "wb") as file:  # noqa: PTH123 - it is open
         file.write(data)

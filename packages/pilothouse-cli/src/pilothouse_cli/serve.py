@@ -17,6 +17,7 @@ from pilothouse.client import Agent, default_agent
 from pilothouse.errors import UsageError
 from pilothouse.support import run_blocking
 from pilothouse_access.owners import Owner
+from pilothouse_access.permission_modes import MODES_BY_PERMISSIVENESS
 from pilothouse_cli.flags import ServeRequest
 from pilothouse_cli.screen import Screen
 from pilothouse_host import ClientLimits, Host
@@ -113,6 +114,11 @@ def _split_map(given: str) -> tuple[str, str]:
 
 
 def _make_limits(request: ServeRequest) -> ClientLimits:
+    if request.max_permission_mode not in MODES_BY_PERMISSIVENESS:
+        raise UsageError(
+            f"--max-permission-mode: expected one of {', '.join(MODES_BY_PERMISSIVENESS)}, "
+            f"got {request.max_permission_mode!r}"
+        )
     managed: Any = None
     if request.managed_settings is not None:
         try:

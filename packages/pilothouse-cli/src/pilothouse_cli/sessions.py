@@ -32,7 +32,7 @@ LONG_SCAN_BYTES = 100_000_000
 MIN_PREFIX_CHARS = 4
 """Minimum length of the start of an id that selects a session."""
 NOTHING_FOUND = 1
-_LIST_THEM = "`pilothouse sessions --all` lists them"
+_LIST_ALL = "`pilothouse sessions --all` lists all sessions"
 
 _PART_LABELS = {"prompt": "you", "text": "claude", "thinking": "thinking", "tool": "tool", "result": "result"}
 
@@ -225,13 +225,13 @@ def resolve_id(name: str | None) -> str:
         return prefix
     if len(prefix) < MIN_PREFIX_CHARS or set(prefix) - set("0123456789abcdef-"):
         raise UsageError(
-            f"{name!a} is not a session id: it takes the first {MIN_PREFIX_CHARS} characters of one or more, each 0-9, "
-            f"a-f or '-'; {_LIST_THEM}"
+            f"{name!a} is not a session id: give the id or at least its first {MIN_PREFIX_CHARS} characters "
+            f"(0-9, a-f, '-'); {_LIST_ALL}"
         )
     entries = (entry.name for folder in list_project_directories() for entry in list_session_entries(folder))
     found = sorted({entry.partition(".")[0] for entry in entries if entry.lower().startswith(prefix)})
     if not found:
-        raise SessionNotFoundError(f"no session id begins with {prefix}; {_LIST_THEM}")
+        raise SessionNotFoundError(f"no session id begins with {prefix}; {_LIST_ALL}")
     if len(found) > 1:
         more = " …" if len(found) > 3 else ""
         raise UsageError(f"{len(found)} session ids begin with {prefix}: {', '.join(found[:3])}{more}; give more of it")

@@ -184,7 +184,7 @@ def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
     """
     if not public and not is_loopback(address):
         raise UsageError(
-            f"{address} can be reached from elsewhere, and this host speaks plain HTTP: put a TLS proxy before "
+            f"{address} can be reached from elsewhere, and this host speaks plain HTTP: put a TLS proxy in front of "
             "127.0.0.1, or give --public"
         )
     try:

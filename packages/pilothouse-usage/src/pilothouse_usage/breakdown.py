@@ -405,8 +405,10 @@ def _group_calls(calls: Iterable[tuple[str, ToolRun]]) -> tuple[ToolRow, ...]:
 def _format_row(name: str, row: UsageRow) -> tuple[str, ...]:
     inputs = (row.input_tokens, row.cache_creation_tokens, row.cache_read_tokens)
     output = f"{'≈' if row.is_estimated else ''}{row.output_tokens:,}"
+    has_price = row.cost_usd or not any((*inputs, row.output_tokens))
+    cost = f"${row.cost_usd:.4f}" if has_price else "–"  # noqa: RUF001 - a dash
     numbers = (f"{number:,}" for number in inputs)
-    return (name, f"{row.replies:,}", *numbers, output, _format_time(row.seconds), f"${row.cost_usd:.4f}")
+    return (name, f"{row.replies:,}", *numbers, output, _format_time(row.seconds), cost)
 
 
 def _format_tool(row: ToolRow) -> tuple[str, ...]:

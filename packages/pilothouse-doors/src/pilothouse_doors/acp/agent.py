@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import stat
 import sys
 import time
 import uuid
@@ -89,6 +90,9 @@ async def serve_editor(agent: Agent, conversations: Conversations | None = None)
         agent: the agent; permissions that it does not decide are asked of the editor. The settings of a repository
             count only with its option `setting_sources`.
         conversations: where conversations are; by default on this machine.
+
+    Raises:
+        UsageError: standard input is not a pipe, so no editor is there.
     """
     async with _open_streams() as (reader, writer), anyio.create_task_group() as tasks:
         served = AcpAgent(agent, conversations or LocalConversations(), tasks)
@@ -110,6 +114,9 @@ async def _open_streams() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.
     if sys.platform == "win32":  # the library writes to sys.stdout there
         yield await stdio_streams(limit=DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
         return
+    mode = os.fstat(0).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        raise UsageError("acp: standard input is not a pipe: an editor starts this command; see docs/editors.md")
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     try:
