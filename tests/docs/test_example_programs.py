@@ -764,13 +764,13 @@ WITH_ARGUMENTS = (
 )
 
 
-@pytest.mark.parametrize("name", WITH_ARGUMENTS.split())
-def test_a_program_without_its_arguments_says_its_usage(name: str, tmp_path: Path) -> None:
+def run_bare(name: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program without arguments, variables and input."""
     command = [sys.executable, str(PROGRAMS / f"{name}.py")]
     done = subprocess.run(
         command,
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        cwd=home,
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -778,22 +778,17 @@ def test_a_program_without_its_arguments_says_its_usage(name: str, tmp_path: Pat
     )
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip("a package that the program uses is not installed")
+    return done
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS.split())
+def test_a_program_without_its_arguments_says_its_usage(name: str, tmp_path: Path) -> None:
+    done = run_bare(name, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(rf"usage: python {name}\.py [^\n]+\n", done.stderr)
 
 
 @pytest.mark.parametrize("name", ["background_work", "durable_procrastinate"])
 def test_a_program_without_its_variables_names_them(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAMS / f"{name}.py")]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if "ModuleNotFoundError" in done.stderr:
-        pytest.skip("a package that the program uses is not installed")
+    done = run_bare(name, tmp_path)
     assert re.fullmatch(r"set [A-Z_]+, such as [^\n]+\n", done.stderr)
