@@ -16,8 +16,8 @@ from msgspec import Struct
 from pilothouse.client import CostTracker, QueryResult
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, ModelUsage, ResultMessage
-from pilothouse_transcripts import get_session_messages, get_subagent_messages, usage_report
-from pilothouse_transcripts.conversation import list_agent_files, read_subagent_info
+from pilothouse_transcripts import usage_report
+from pilothouse_transcripts.conversation import get_file_messages, list_agent_files, read_subagent_info
 from pilothouse_transcripts.paths import StrPath, is_session_id, require_file
 from pilothouse_transcripts.rows import OnProblem, ignore_problem
 from pilothouse_usage.ledger import (
@@ -262,15 +262,10 @@ def session_breakdown(
     path = require_file(session_id, directory, config_dir)
     report = usage_report(directory, session_id=session_id, config_dir=config_dir)
     ledger = Ledger(are_whole=True)
-    messages = get_session_messages(
-        session_id, directory, include_compacted=True, config_dir=config_dir, on_problem=on_problem
-    )
     for key, file in list_agent_files(path):
         info = read_subagent_info(file)
-        agent = ledger.find_agent(info.tool_use_id or key, info.agent_type, info.description)
-        agent.task_id = key
-        messages += get_subagent_messages(session_id, key, directory, config_dir=config_dir, on_problem=on_problem)
-    for message in messages:
+        ledger.find_agent(info.tool_use_id or key, info.agent_type, info.description).task_id = key
+    for message in get_file_messages(path, on_problem=on_problem):
         ledger.track(message)
     totals = {
         model: ModelUsage(
