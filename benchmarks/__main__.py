@@ -44,7 +44,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--case",
         action="append",
         metavar="NAME",
-        help=f"only this, or those that fit 'xml-*'; may be repeated: {names}",
+        help=f"only this, or those that fit 'fleet*'; may be repeated: {names}",
     )
     parser.add_argument(
         "--no-incumbent", action="store_true", help="ours and the floors, with the Python that runs this"

@@ -11,7 +11,6 @@ from typing import Literal
 
 OURS, INCUMBENT, FLOOR = "ours", "incumbent", "floor"
 SUBJECTS = (OURS, INCUMBENT, FLOOR)
-RATE = "rate"
 Size = Literal["full", "short", "smoke"]
 Need = Literal["cli", "ripgrep"]
 
@@ -21,16 +20,14 @@ class Goal:
     """What `ours` should reach in a metric.
 
     Args:
-        metric: its name; `RATE` for that of the case.
+        metric: its name.
         of: at most `limit` times that of this subject, or that of this other metric of ours; "" for the number itself.
         limit: the bound; without `of`, in the unit of the table.
-        is_least: at least, not at most.
     """
 
     metric: str
     of: str
     limit: float
-    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +78,6 @@ CALLS: dict[Size, Mapping[str, str]] = {
     "short": {"CALLS": "500", "TOOLS": "1"},
     "smoke": {"CALLS": "5", "TOOLS": "1"},
 }
-LARGE_MB = 16  # left out of a short run
-PARSED_MB = 2  # at least so much is read in a sample: less is over before the clock can tell
-LARGE_PIECE, SMALL_PIECE = 65536, 40  # characters: a file that is read; what a model streams
 
 
 def _stream(name: str, title: str, scenario: str, goals: tuple[Goal, ...], *, measure: str = "stream") -> Case:
@@ -103,23 +97,6 @@ def _stream(name: str, title: str, scenario: str, goals: tuple[Goal, ...], *, me
     )
 
 
-def _huge(megabytes: int, limit: float) -> Case:
-    parameters = {"COUNT": "1", "PARTIAL": "0"}
-    sizes: dict[Size, Mapping[str, str]] = {"full": parameters}
-    if megabytes == 1:
-        sizes["short"] = parameters
-    return Case(
-        name=f"line-{megabytes}mb",
-        title=f"one line of {megabytes} MB",
-        measure="stream",
-        scenario=f"line-{megabytes}000000",
-        sizes=sizes,
-        samples=FEW,
-        metrics={"wall": "ms", "memory": "MB"},
-        goals=(Goal("wall", FLOOR, limit),),
-    )
-
-
 def _asked(name: str, title: str, limit: float, scenario: str | None = None) -> Case:
     return Case(
         name=name,
@@ -134,29 +111,7 @@ def _asked(name: str, title: str, limit: float, scenario: str | None = None) -> 
     )
 
 
-def _parsed(kind: str, title: str, megabytes: int, piece: int, *goals: Goal) -> Case:
-    """Text of some kind through the parser of the text bridge; `piece` is the length of what it is given at a time."""
-    given = {"KIND": kind, "MB": str(megabytes), "PIECE": str(piece)}
-    full = {**given, "REPEATS": str(max(1, PARSED_MB // megabytes))}
-    sizes: dict[Size, Mapping[str, str]] = {"full": full}
-    if megabytes < LARGE_MB:
-        sizes |= {"short": full, "smoke": {**given, "MB": "0.01", "REPEATS": "1"}}
-    return Case(
-        name=f"xml-{kind}-{megabytes}mb" if piece > SMALL_PIECE else f"xml-{kind}-pieces",
-        title=f"XML parser, {title}, {megabytes} MB" + ("" if piece > SMALL_PIECE else f" in pieces of {piece}"),
-        measure="parse",
-        scenario="small",
-        sizes=sizes,
-        samples=FEW,
-        metrics={"wall": "ms", "memory": "MB"},
-        goals=goals,
-        rate=("MB", "MB"),
-        subjects=(OURS, FLOOR),
-        timeout=120.0,
-    )
-
-
-def _listed(name: str, title: str, limit: int, goal: float) -> Case:
+def _listed(name: str, title: str, limit: int) -> Case:
     return Case(
         name=name,
         title=title,
@@ -165,29 +120,12 @@ def _listed(name: str, title: str, limit: int, goal: float) -> Case:
         sizes={"full": {"COUNT": "10000", "LIMIT": str(limit)}},
         samples=FEW,
         metrics={"wall": "ms", "memory": "MB"},
-        goals=(Goal("wall", INCUMBENT, goal),),
+        goals=(Goal("wall", INCUMBENT, 1),),
         subjects=(OURS, INCUMBENT),
     )
 
 
-def _asked_endpoint(name: str, title: str, path: str, limit: float, *, stream: bool = False, clients: int = 1) -> Case:
-    given = {"COUNT": "1", "PATH": path, "STREAM": str(int(stream)), "CLIENTS": str(clients)}
-    calls: dict[Size, int] = {"full": 256, "short": 96, "smoke": 2 * clients}
-    return Case(
-        name=name,
-        title=f"endpoint, {title}",
-        measure="endpoint",
-        scenario="answer",
-        sizes={size: {**given, "CALLS": str(count)} for size, count in calls.items()},
-        samples=SERVED,
-        metrics={"wall": "ms", "p95": "ms", "cpu": "ms"},
-        goals=(Goal("wall", FLOOR, limit),),
-        subjects=(OURS, FLOOR),
-        warm_up=False,
-    )
-
-
-def _fleet(name: str, way: str, limit: float) -> Case:
+def _fleet(name: str, way: str, *goals: Goal) -> Case:
     runs: dict[Size, str] = {"full": "5000", "short": "500", "smoke": "8"}
     return Case(
         name=name,
@@ -197,7 +135,7 @@ def _fleet(name: str, way: str, limit: float) -> Case:
         sizes={size: {"COUNT": "1", "RUNS": count, "WAY": way} for size, count in runs.items()},
         samples=LONG,
         metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
-        goals=(Goal("wall", FLOOR, limit),),
+        goals=goals,
         rate=("RUNS", "runs"),
         subjects=(OURS, FLOOR),
         timeout=120.0,
@@ -213,11 +151,17 @@ def _hosted(sessions: int, viewers: int, count: int, slowly: int) -> dict[str, s
 
 CASES: tuple[Case, ...] = (
     _stream("small", "short messages, streamed", "small", (Goal("wall", INCUMBENT, 0.15), Goal("wall", FLOOR, 1.3))),
-    _stream("deltas", "text deltas, streamed", "delta", (Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2))),
+    _stream("deltas", "text deltas, streamed", "delta", (Goal("wall", INCUMBENT, 1 / 10),)),
     _stream("blocking", "short messages, blocking", "small", (Goal("wall", INCUMBENT, 1 / 4),), measure="blocking"),
-    _huge(1, 1.4),
-    _huge(8, 1.2),
-    _huge(64, 1.1),
+    Case(
+        name="line-64mb",
+        title="one line of 64 MB",
+        measure="stream",
+        scenario="line-64000000",
+        sizes={"full": {"COUNT": "1", "PARTIAL": "0"}},
+        samples=FEW,
+        metrics={"wall": "ms", "memory": "MB"},
+    ),
     Case(
         name="many",
         title="hundreds of queries at once",
@@ -230,7 +174,7 @@ CASES: tuple[Case, ...] = (
         },
         samples=FEW,
         metrics={"wall": "ms", "cpu": "ms"},
-        goals=(Goal("wall", INCUMBENT, 1.5), Goal("wall", FLOOR, 2.2), Goal("cpu", FLOOR, 2.4)),
+        goals=(Goal("wall", INCUMBENT, 0.75), Goal("wall", FLOOR, 1.15)),
     ),
     Case(
         name="idle",
@@ -267,7 +211,7 @@ CASES: tuple[Case, ...] = (
         sizes={size: {"COUNT": "1", "QUERIES": queries} for size, queries in FIRST_QUERIES.items()},
         samples=SAMPLES,
         metrics={"wall": "ms", "cold": "ms"},
-        goals=(Goal("wall", INCUMBENT, 0.8), Goal("wall", FLOOR, 1.2), Goal("cold", INCUMBENT, 1 / 5)),
+        goals=(Goal("cold", INCUMBENT, 1 / 4),),
     ),
     Case(
         name="import",
@@ -277,11 +221,7 @@ CASES: tuple[Case, ...] = (
         sizes={"full": {}, "short": {}, "smoke": {}},
         samples=SAMPLES,
         metrics={"wall": "ms", "statement": "ms", "memory": "MB"},
-        goals=(
-            Goal("wall", INCUMBENT, 1 / 4),
-            Goal("statement", INCUMBENT, 1 / 4),
-            Goal("memory", INCUMBENT, 1 / 2),
-        ),
+        goals=(Goal("wall", INCUMBENT, 1 / 4),),
     ),
     Case(
         name="import-drop-in",
@@ -292,23 +232,14 @@ CASES: tuple[Case, ...] = (
         sizes={"full": {}, "short": {}, "smoke": {}},
         samples=SAMPLES,
         metrics={"wall": "ms", "statement": "ms"},
-        goals=(Goal("wall", INCUMBENT, 0.35),),
     ),
-    # Why a hook takes longer than in other clients: docs/decisions/plain-requests.md.
-    _asked("control", "control request", 1.0, "hold"),
-    _asked("hook", "hook", 1.6),
-    _asked("permission", "permission", 1.4),
+    # Why these goals are missed: docs/decisions/plain-requests.md.
+    _asked("control", "control request", 0.8, "hold"),
+    _asked("hook", "hook", 0.8),
+    _asked("permission", "permission", 0.8),
     _asked("tool", "in-process tool call", 1 / 10),
-    _parsed("text", "text without tags", 1, LARGE_PIECE),
-    _parsed("text", "text without tags", LARGE_MB, LARGE_PIECE, Goal("wall", FLOOR, 3)),
-    _parsed("text", "text without tags", 1, SMALL_PIECE),
-    _parsed("calls", "many calls", 1, LARGE_PIECE, Goal(RATE, "", 25, is_least=True)),
-    _parsed("calls", "many calls", LARGE_MB, LARGE_PIECE, Goal(RATE, "", 25, is_least=True)),
-    _parsed("calls", "many calls", 1, SMALL_PIECE),
-    _parsed("call", "one call", 1, LARGE_PIECE, Goal(RATE, "", 200, is_least=True)),
-    _parsed("call", "one call", LARGE_MB, LARGE_PIECE),
-    _listed("sessions", "10,000 sessions on disk, listed", 0, 0.3),
-    _listed("sessions-50", "the newest 50 of them", 50, 1),
+    _listed("sessions", "10,000 sessions on disk, listed", 0),
+    _listed("sessions-50", "the newest 50 of them", 50),
     Case(
         name="transcript",
         title="a transcript of 100 MB, read",
@@ -317,7 +248,7 @@ CASES: tuple[Case, ...] = (
         sizes={"full": {"LEAST": "10000"}},
         samples=FEW,
         metrics={"wall": "ms", "memory": "MB"},
-        goals=(Goal("wall", INCUMBENT, 0.5), Goal("memory", INCUMBENT, 1)),
+        goals=(Goal("wall", INCUMBENT, 1), Goal("memory", INCUMBENT, 1)),
         subjects=(OURS, INCUMBENT),
     ),
     Case(
@@ -328,7 +259,6 @@ CASES: tuple[Case, ...] = (
         sizes={"full": {"HITS": "40"}},
         samples=SERVED,
         metrics={"wall": "ms", "cpu": "ms"},
-        goals=(Goal("wall", FLOOR, 5),),
         subjects=(OURS, FLOOR),
         warm_up=False,
         needs="ripgrep",
@@ -345,17 +275,14 @@ CASES: tuple[Case, ...] = (
         },
         samples=LONG,
         metrics={"wall": "ms", "delay_p95": "ms", "cpu": "ms", "session": "KB", "viewer": "KB", "memory": "MB"},
-        goals=(Goal("wall", FLOOR, 3), Goal("delay_p95", "", 100), Goal("cpu", FLOOR, 3), Goal("session", FLOOR, 2)),
+        goals=(Goal("delay_p95", "", 100),),
         rate=("DELTAS", "text deltas"),
         subjects=(OURS, FLOOR),
         timeout=120.0,
         warm_up=False,
     ),
-    _asked_endpoint("chat", "a chat completion", "/v1/chat/completions", 3),
-    _asked_endpoint("messages", "a message, streamed", "/v1/messages", 3, stream=True),
-    _asked_endpoint("chat-32", "32 clients at once", "/v1/chat/completions", 3, clients=32),
-    _fleet("fleet", "in memory", 1.15),
-    _fleet("fleet-journaled", "journaled", 1.3),
+    _fleet("fleet", "in memory"),
+    _fleet("fleet-journaled", "journaled", Goal("wall", "", 25_000)),  # 5 ms a run
     Case(
         name="real",
         title="one-shot query, real CLI, scripted model",
@@ -363,7 +290,7 @@ CASES: tuple[Case, ...] = (
         scenario="small",
         sizes={"full": {}},
         samples=FEW,
-        goals=(Goal("wall", FLOOR, 1.1),),
+        goals=(Goal("wall", INCUMBENT, 1.05), Goal("wall", FLOOR, 1.05)),
         timeout=90.0,
         needs="cli",
     ),

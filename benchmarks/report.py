@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.cases import FLOOR, INCUMBENT, OURS, RATE, Case, Goal, Size
+from benchmarks.cases import FLOOR, INCUMBENT, OURS, Case, Goal, Size
 from benchmarks.sampling import Samples
 
 SCALES = {"ms": 1e3, "µs": 1e6, "MB": 1.0, "KB": 1e3, "": 1.0}
@@ -14,7 +14,6 @@ COLUMNS = ("", "ours", "incumbent", "floor", "ours : incumbent", "ours : floor",
 WORDS = {
     "wall": "time",
     "cpu": "CPU time",
-    RATE: "rate",
     "cold": "a cold start",
     INCUMBENT: "`claude-agent-sdk`",
     FLOOR: "the floor",
@@ -99,14 +98,11 @@ def find_changes(entry: Mapping[str, Any], before: Mapping[str, Any]) -> dict[st
 
 def value_of(case: Case, goal: Goal, result: Mapping[str, Any]) -> float | None:
     """The number that a goal bounds, if it was measured."""
-    metric = "wall" if goal.metric == RATE else goal.metric
-    entry = result["metrics"].get(metric, {})
+    entry = result["metrics"].get(goal.metric, {})
     found = entry.get(f"{OURS}/{goal.of}" if goal.of else OURS)
     if found is None or goal.of:
         return found and found["median"]
-    if goal.metric == RATE:
-        return _rate(case, result, found)
-    return found["median"] * SCALES[case.metrics[metric]]
+    return found["median"] * SCALES[case.metrics[goal.metric]]
 
 
 def is_met(case: Case, goal: Goal, result: Mapping[str, Any]) -> bool | None:
@@ -114,7 +110,7 @@ def is_met(case: Case, goal: Goal, result: Mapping[str, Any]) -> bool | None:
     value = value_of(case, goal, result)
     if value is None:
         return None
-    return value >= goal.limit if goal.is_least else value <= goal.limit
+    return value <= goal.limit
 
 
 def misses_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[str]:
@@ -125,12 +121,11 @@ def misses_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[str]:
 
 def _miss(case: Case, goal: Goal, result: Mapping[str, Any]) -> str:
     value = value_of(case, goal, result)
-    unit = f"{case.rate[1]} a second" if goal.metric == RATE and case.rate else case.metrics.get(goal.metric, "")
+    unit = case.metrics[goal.metric]
     words = WORDS.get(goal.metric, goal.metric.replace("_", " "))
     of = WORDS.get(goal.of, goal.of)
     measure = f" x {of}" if goal.of else unit and f" {unit}"
-    bound = "≥" if goal.is_least else "≤"
-    return f"**{case.title}**, {words}: {value:,.4g}{measure} (goal: {bound} {goal.limit:,.5g})"
+    return f"**{case.title}**, {words}: {value:,.4g}{measure} (goal: ≤ {goal.limit:,.5g})"
 
 
 def rows_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -195,7 +190,7 @@ def _rate_row(case: Case, result: Mapping[str, Any]) -> tuple[str, ...]:
     wall = result["metrics"]["wall"]
     rates = [f"{_rate(case, result, wall[s]):,.0f}" if s in wall else "-" for s in (OURS, INCUMBENT, FLOOR)]
     words = f"     {what} a second, of {float(result['parameters'][parameter]):,g}"
-    return (words, *rates, "", "", _goals(case, RATE, result), "")
+    return (words, *rates, "", "", "", "")
 
 
 def _rate(case: Case, result: Mapping[str, Any], wall: Mapping[str, float]) -> float:
@@ -211,7 +206,7 @@ def _goals(case: Case, metric: str, result: Mapping[str, Any]) -> str:
 
 def bound_of(goal: Goal) -> str:
     """A goal without its metric, such as "≤ 0.5 x incumbent"."""
-    return f"{'≥' if goal.is_least else '≤'} {goal.limit:,.5g}" + (f" x {goal.of}" if goal.of else "")
+    return f"≤ {goal.limit:,.5g}" + (f" x {goal.of}" if goal.of else "")
 
 
 def _changes(entry: Mapping[str, Any]) -> str:

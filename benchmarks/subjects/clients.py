@@ -1,4 +1,4 @@
-"""The clients of a server that is measured: they watch its sessions, or ask its endpoints, on loopback.
+"""The clients of a server that is measured: they watch its sessions, on loopback.
 
 Owns what is asked of a server, and what counts as done. The server is a process of its own (`servers`), so that its
 memory and CPU time are not those of the clients. Needs only the standard library.
@@ -23,21 +23,13 @@ from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, parameter
 NUMBERS = "/numbers"  # path on which a server tells its memory and CPU time
 TOKEN = "4f0e9a7c2b8d6135"  # of the servers, for as long as they are measured
 SLOWLY = "slowly"  # with this prompt the fake CLI writes at the pace of a model, and says when
-WARM_CALLS = 3
 _STAMPS = re.compile(rb"at (\d{16}) ")
-_ASKED: dict[str, Any] = {"model": "sonnet", "max_tokens": 1000, "messages": [{"role": "user", "content": "hi"}]}
 
 
 def watch(subject: str) -> dict[str, Any]:
     """Many sessions, and more viewers than sessions, on one process."""
     with _server(f"{subject}_host") as port:
         return asyncio.run(_watch(port))
-
-
-def ask(subject: str) -> dict[str, Any]:
-    """Requests of an endpoint, by as many clients at a time as the parameters say."""
-    with _server(f"{subject}_endpoints") as port:
-        return asyncio.run(_ask(port))
 
 
 @contextmanager
@@ -183,32 +175,6 @@ async def _watch(port: int) -> dict[str, Any]:
         "session": (opened["memory"] - empty["memory"]) / len(paths),
         "viewer": (attached["memory"] - opened["memory"]) / len(viewers),
         "memory": (await numbers())["peak"],
-    }
-
-
-async def _ask(port: int) -> dict[str, Any]:
-    calls, clients, path = int(parameter("CALLS")), int(parameter("CLIENTS")), parameter("PATH")
-    body = json.dumps({**_ASKED, "stream": parameter("STREAM") == "1"}).encode()
-
-    async def work(count: int) -> list[float]:
-        times: list[float] = []
-        async with Connection.open(port) as connection:
-            for _ in range(count):
-                watch = Stopwatch()
-                answer = await connection.request("POST", path, body)
-                times.append(watch.read()["wall"])
-                expect(answer.count(b" now."), 1, "answers")
-        return times
-
-    await work(WARM_CALLS)
-    before = await _request(port, "GET", NUMBERS)
-    found = await asyncio.gather(*(work(calls // clients) for _ in range(clients)))
-    after = await _request(port, "GET", NUMBERS)
-    times = sorted(time for each in found for time in each)
-    return {
-        "wall": percentile(times, 50),
-        "p95": percentile(times, 95),
-        "cpu": (after["cpu"] - before["cpu"]) / len(times),
     }
 
 

@@ -25,7 +25,6 @@ from benchmarks.subjects.clock import (
     settled_memory,
 )
 from benchmarks.subjects.kept_sessions import WANTED
-from benchmarks.subjects.texts import pieces
 
 READ_BYTES = 256 * 1024
 SMALL_READ = 64 * 1024  # for a line: malloc maps fresh pages for more than twice that, which costs 6 µs each time
@@ -352,22 +351,6 @@ async def _async_answer(payload: bytes, *, before: int = 0) -> dict[str, Any]:
     return asked.numbers()
 
 
-def parse() -> dict[str, Any]:
-    """Where the tags begin, and nothing else."""
-    given, repeats = pieces(), int(parameter("REPEATS"))
-    found = 0
-    watch = Stopwatch()
-    for _ in range(repeats):
-        for piece in given:
-            at = piece.find("<")
-            while at >= 0:
-                found += 1
-                at = piece.find("<", at + 1)
-    wall = watch.read()["wall"] / repeats
-    expect(found, sum(piece.count("<") for piece in given) * repeats, "tags")
-    return {"wall": wall, "memory": memory("VmHWM")}
-
-
 def search() -> dict[str, Any]:
     """`ripgrep`: the lines that have the words, undecoded."""
     watch = Stopwatch()
@@ -382,12 +365,6 @@ def host() -> dict[str, Any]:
     from benchmarks.subjects.clients import watch
 
     return watch("floor")
-
-
-def endpoint() -> dict[str, Any]:
-    from benchmarks.subjects.clients import ask
-
-    return ask("floor")
 
 
 def fleet() -> dict[str, Any]:
@@ -430,4 +407,4 @@ def pool() -> dict[str, Any]:
 
 if __name__ == "__main__":
     main(load, stream, blocking, kept, idle, first, many, control, hook, permission, tool,
-         async_controls, async_hook, async_tool, parse, search, host, endpoint, fleet, real, pool)  # fmt: skip
+         async_controls, async_hook, async_tool, search, host, fleet, real, pool)  # fmt: skip

@@ -20,9 +20,6 @@ from benchmarks.subjects.clock import (
     settled_memory,
 )
 from benchmarks.subjects.kept_sessions import WANTED, list_all, read_all
-from benchmarks.subjects.texts import CALLS_IN, pieces, write_file
-
-CALL_LIMIT = 128 * 1024 * 1024  # its default of 16 MiB would refuse the long call
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
@@ -283,31 +280,6 @@ def _answer(asked: RoundTrips, **settings: Any) -> dict[str, Any]:
     return _run(ask)
 
 
-def parse() -> dict[str, Any]:
-    from pilothouse.events import TextDelta, ToolCall
-    from pilothouse_models.xml import StreamParser
-
-    given, tools, repeats = pieces(), [write_file()], int(parameter("REPEATS"))
-    calls = text = 0
-    watch = Stopwatch()
-    for _ in range(repeats):
-        parser = StreamParser(tools=tools, max_call_chars=CALL_LIMIT)
-        for piece in given:
-            for event in parser.feed(piece):
-                if isinstance(event, TextDelta):
-                    text += len(event.text)
-                elif isinstance(event, ToolCall):
-                    calls += 1
-        for event in parser.close():
-            text += len(event.text) if isinstance(event, TextDelta) else 0
-    wall = watch.read()["wall"] / repeats
-    kind = parameter("KIND")
-    expect(calls, CALLS_IN[kind](given) * repeats, "calls")
-    if kind == "text":
-        expect(text, sum(map(len, given)) * repeats, "characters")
-    return {"wall": wall, "memory": memory("VmHWM")}
-
-
 def sessions() -> dict[str, Any]:
     from pilothouse_transcripts import list_sessions
 
@@ -334,12 +306,6 @@ def host() -> dict[str, Any]:
     from benchmarks.subjects.clients import watch
 
     return watch("ours")
-
-
-def endpoint() -> dict[str, Any]:
-    from benchmarks.subjects.clients import ask
-
-    return ask("ours")
 
 
 def fleet() -> dict[str, Any]:
@@ -396,5 +362,5 @@ async def _times(agent: Any) -> tuple[float, float]:
 
 if __name__ == "__main__":
     main(load, load_drop_in, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool,
-         declare, parse, sessions, transcript, search, host, endpoint, fleet, real,
+         declare, sessions, transcript, search, host, fleet, real,
          pool)  # fmt: skip

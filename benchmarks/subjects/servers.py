@@ -1,4 +1,4 @@
-"""The servers that `clients` measure: a host and endpoints, of ours and of the floor. Each prints its port.
+"""The servers that `clients` measure: a host, ours and that of the floor. Each prints its port.
 
 The floor is a bare Starlette application that starts the same children. It keeps no journal, checks no token, limits
 nothing, and passes on every line as it is.
@@ -33,34 +33,23 @@ async def _tell(request: Request) -> Response:
 
 
 def ours_host() -> dict[str, Any]:
-    return asyncio.run(_serve_ours(with_endpoints=False))
+    return asyncio.run(_serve_ours())
 
 
-def ours_endpoints() -> dict[str, Any]:
-    return asyncio.run(_serve_ours(with_endpoints=True))
-
-
-async def _serve_ours(*, with_endpoints: bool) -> dict[str, Any]:
+async def _serve_ours() -> dict[str, Any]:
     """As `pilothouse serve`, which is put together from the same parts."""
     import pilothouse_host as server
-    from pilothouse_models.endpoints import EndpointModels, anthropic_routes, openai_routes
-    from pilothouse_models.endpoints.models import DEFAULT_MAX_REQUESTS
-    from pilothouse_pool import Pool
 
     home = Path.home()
     settings = server.HostSettings(
         journal=home / "journal.sqlite", roots=(str(home),), cli=fake_cli(), max_sessions=MAX_SESSIONS
     )
     server.raise_descriptor_limit()
-    host, pool = server.Host(settings), Pool(booted=True, max_live=DEFAULT_MAX_REQUESTS + 1)
-    routes = [Route(NUMBERS, _tell)]
-    if with_endpoints:
-        models = EndpointModels(cli=fake_cli(), transport=pool)
-        routes += [*openai_routes(models, token=None), *anthropic_routes(models, token=None)]
-    application = server.make_app(host, token=TOKEN, routes=routes)
+    host = server.Host(settings)
+    application = server.make_app(host, token=TOKEN, routes=[Route(NUMBERS, _tell)])
     listening = server.listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    async with pool, host:
+    async with host:
         await server.serve(host, application, listening, lambda: print(port, flush=True))
     return {}
 
@@ -129,46 +118,6 @@ def floor_host() -> dict[str, Any]:
     )
 
 
-def floor_endpoints() -> dict[str, Any]:
-    async def chat(request: Request) -> Response:
-        answer = _answer(await _read_prompt(request))
-        said = [each["message"] async for each in answer if each["type"] == "assistant"]
-        message = {"role": "assistant", "content": said[0]["content"][0]["text"]}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 12, "completion_tokens": 20, "total_tokens": 32}
-        body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "sonnet"}
-        return Response(encode({**body, "choices": [choice], "usage": usage}), media_type="application/json")
-
-    async def messages(request: Request) -> Response:
-        return StreamingResponse(_pass_on(await _read_prompt(request)), media_type="text/event-stream")
-
-    return _serve_floor(
-        Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/messages", messages, methods=["POST"])
-    )
-
-
-async def _read_prompt(request: Request) -> str:
-    return decode(await request.body())["messages"][-1]["content"]
-
-
-async def _answer(prompt: str) -> AsyncIterator[dict[str, Any]]:
-    """What a child of its own says, line by line."""
-    process = await _start_child(INITIALIZE + USER % prompt.encode())
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    async for line in process.stdout:
-        yield decode(line)
-    await process.wait()
-
-
-async def _pass_on(prompt: str) -> AsyncIterator[bytes]:
-    """The events of the model, which are those of Anthropic's protocol."""
-    async for said in _answer(prompt):
-        if said["type"] == "stream_event":
-            yield b"event: %s\ndata: %s\n\n" % (said["event"]["type"].encode(), encode(said["event"]))
-
-
 def _serve_floor(*routes: Route) -> dict[str, Any]:
     async def serve() -> None:
         application = Starlette(routes=[Route(NUMBERS, _tell), *routes])
@@ -183,4 +132,4 @@ def _serve_floor(*routes: Route) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(ours_host, ours_endpoints, floor_host, floor_endpoints)
+    main(ours_host, floor_host)
