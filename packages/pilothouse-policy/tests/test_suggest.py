@@ -231,6 +231,20 @@ def test_long_commands_are_compared_in_little_time(text: str) -> None:
     assert time.process_time() - begun < 3
 
 
+def test_thousands_of_different_calls_take_little_time() -> None:
+    """With time in proportion to rules times calls, these took half a minute."""
+    calls: list[RecordedCall] = []
+    for number in range(1500):
+        calls += [bash(f"make target{number}"), edit(f"src/{number % 200}/{number}.py")]
+        calls += [call("Read", file_path=f"/srv/notes/{number}"), call("WebFetch", url=f"https://h{number}.com/")]
+        if number % 4 == 0:
+            calls += [bash(f"git push origin {number}", "denied"), edit(f"lib/{number}/x", "denied")]
+    begun = time.process_time()
+    suggestion = suggest_policy(calls, root=ROOT)
+    assert time.process_time() - begun < 5
+    assert len(suggestion.rules) == 1500 * 3 + 200
+
+
 def test_pages_get_exactly_their_host() -> None:
     assert rules(call("WebFetch", url="https://Docs.example.com:8443/a?b")) == ["WebFetch(domain:docs.example.com)"]
     odd = """https://good.com@evil.com/ https://u:p@good.com/ https://evil.com\\@good.com/ ftp://a.com/ https://localhost/
