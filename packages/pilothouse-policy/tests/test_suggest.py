@@ -311,6 +311,19 @@ def test_what_a_person_denied_is_denied() -> None:
     assert denied[5] == "Read(**/.env)"
 
 
+@pytest.mark.parametrize("path", ["/srv/notes/a.md", "/srv/shop/src/a.md"])
+def test_a_file_that_nobody_may_read_is_no_file_to_change(path: str) -> None:
+    """A rule that denies reading a file refuses its changes, so one that allows them would promise too much."""
+    calls = [call("Read", "denied", file_path=path), edit(path), call("Write", file_path=path)]
+    suggestion = suggest_policy(calls, root=ROOT)
+    assert not suggestion.rules
+    [rule] = [rule for rule in suggestion.deny if rule.calls]
+    assert (rule.rule.split("(")[0], rule.calls, rule.refuses) == ("Read", 1, 2)
+    assert f"1 call of 1 session: '{path}'; would have refused 2 calls that ran" in str(suggestion)
+    assert {each.reason for each in suggestion.still_asks} == {"a person denied it", "reading the same file was denied"}
+    assert [each.outcome for each in suggestion.try_on(calls)] == ["denied"] * 3
+
+
 @pytest.mark.parametrize("url", ["https://A.com", "https://%61.com/", "https://\uff41.com/", "https://x@a.com/"])
 def test_a_denied_page_is_found_in_any_spelling(url: str) -> None:
     assert rules(call("WebFetch", url="https://a.com/"), call("WebFetch", "denied", url=url)) == []

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
 from pilothouse.options.permission_facts import TOOLS, OptionRule
@@ -198,7 +200,7 @@ def _count(number: int, noun: str) -> str:
 def _format_evidence(rule: SuggestedRule) -> str:
     refused = f"would have refused {_count(rule.refuses, 'call')} that ran" if rule.refuses else ""
     of = f"{_count(rule.calls, 'call')} of {_count(len(rule.sessions), 'session')}: {', '.join(rule.examples)}"
-    return refused or of
+    return "; ".join(filter(None, (of if rule.calls else "", refused)))
 
 
 def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
@@ -227,7 +229,7 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
     denied = CallIndex((call for call, _ in known if call.outcome == "denied"), root)
     evidence: _Groups = {}
     for call, need in known:
-        if call.outcome == "ran" and need.kind == "rule":
+        if call.outcome == "ran" and need.kind == "rule" and not _was_reading_denied(need, denied):
             evidence.setdefault((need.tool, need.content), []).append(call)
     rules = [_make_rule(*key, found) for key, found in _choose(evidence, denied)]
     ran = [call for call, _ in known if call.outcome == "ran"]
@@ -262,6 +264,11 @@ def _require_calls(name: str, given: object) -> list[RecordedCall]:
 
 
 _Groups: TypeAlias = dict[Rule, list[RecordedCall]]
+
+
+def _was_reading_denied(need: Need, denied: CallIndex) -> bool:
+    """Whether reading the file of an edit was denied: a rule that denies reading refuses changes, too."""
+    return need.tool == "Edit" and denied.may_match("Read", need.content)
 
 
 def _choose(evidence: _Groups, denied: CallIndex) -> Iterator[tuple[Rule, list[RecordedCall]]]:
@@ -318,15 +325,17 @@ def _make_rule(tool: str, content: str, found: Sequence[RecordedCall], purpose: 
 def _deny_what_was_denied(
     known: Sequence[tuple[RecordedCall, Need]], ran: Sequence[RecordedCall], root: str
 ) -> Iterator[SuggestedRule]:
-    """Yield a rule for each call that a person denied, if it is exact and refuses nothing that ran."""
+    """Yield a rule for each call that a person denied, if it is exact and no call like it ran."""
     groups: _Groups = {}
     for call, need in known:
         if call.outcome == "denied" and call.denied_by == "person" and (key := _find_exact(call, need, root)):
             groups.setdefault(key, []).append(call)
     index = CallIndex(ran, root)
+    edits = Counter(to_path_content(get_call_path(call, root), root) for call in ran if TOOLS.get(call.tool) == "edit")
     for (tool, content), found in groups.items():
         if not index.may_match(tool, content):
-            yield _make_rule(tool, content, found, "a person denied it")
+            rule = _make_rule(tool, content, found, "a person denied it")
+            yield replace(rule, refuses=edits[content] if tool == "Read" else 0)
 
 
 def _find_exact(call: RecordedCall, need: Need, root: str) -> Rule | None:
@@ -354,6 +363,8 @@ def _find_denying(deny: Iterable[Rule], call: RecordedCall, root: str) -> Rule |
         is_pattern = content.startswith(("**/", "~/"))
         if _denies_path(tool, content, call, root) if is_pattern else index.may_match(tool, content):
             return tool, content
+        if tool == "Read" and index.may_match("Edit", content):
+            return tool, content
     return None
 
 
@@ -374,6 +385,8 @@ def _explain(call: RecordedCall, need: Need, denied: CallIndex) -> str:
         return "it never ran with success"
     if need.kind == "request":
         return need.reason
+    if _was_reading_denied(need, denied):
+        return "reading the same file was denied"
     is_denied = denied.may_match(need.tool, need.content)
     return "the same, or a command that contains it, was also denied" if is_denied else need.reason
 
