@@ -400,10 +400,14 @@ def _group_calls(calls: Iterable[tuple[str, ToolRun]]) -> tuple[ToolRow, ...]:
 def _format_row(name: str, row: UsageRow) -> tuple[str, ...]:
     inputs = (row.input_tokens, row.cache_creation_tokens, row.cache_read_tokens)
     output = f"{'≈' if row.is_estimated else ''}{row.output_tokens:,}"
-    has_price = row.cost_usd or not any((*inputs, row.output_tokens))
-    cost = f"${row.cost_usd:.4f}" if has_price else "–"  # noqa: RUF001 - a dash
+    cost = format_cost(row.cost_usd, any((*inputs, row.output_tokens)))
     numbers = (f"{number:,}" for number in inputs)
     return (name, f"{row.replies:,}", *numbers, output, _format_time(row.seconds), cost)
+
+
+def format_cost(cost_usd: float, has_tokens: bool) -> str:
+    """Return a cost as the cell of a table: a dash if none is known for tokens that were used."""
+    return f"${cost_usd:.4f}" if cost_usd or not has_tokens else "–"  # noqa: RUF001 - a dash
 
 
 def _format_tool(row: ToolRow) -> tuple[str, ...]:
