@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from pilothouse.errors import RemoteError, UsageError
+from pilothouse_cli.acp import HostConversations
 from pilothouse_cli.chat_logins import handle_mcp, log_in_to_claude
 from pilothouse_cli.chat_on_host import RemoteChat, make_decision
 from pilothouse_cli.console import find_link
@@ -66,6 +67,12 @@ def test_a_host_needs_an_address_and_a_token(monkeypatch: pytest.MonkeyPatch, tm
         find_link("", {"PILOTHOUSE_HOST_TOKEN": "t"})
     with pytest.raises(UsageError, match="expected an address"):
         client_settings("h:1", "t")
+
+
+def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", "t")
+    with pytest.raises(UsageError, match=r"--remote: no host answers at http://127.0.0.1:1 \(.+\); check the address"):
+        HostConversations("http://127.0.0.1:1").list_newest(None, 0, 5)
 
 
 @pytest.mark.anyio

@@ -177,6 +177,12 @@ def test_delete_asks_or_is_reported(
     assert list_sessions() == []
 
 
+def test_tokens_without_a_price_have_no_cost(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "usage", "--by", "model")
+    assert [line.split()[-1] for line in out.splitlines()[-2:]] == ["–", "–"]
+    assert "$0.0000" in run(capsys, "usage", "--until", "2026-01-01")[1]  # nothing was used
+
+
 def test_export(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "export", "1f0c")
     assert code == 0
@@ -205,7 +211,7 @@ def test_usage(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     head, day, total = out.splitlines()
     assert head.split()[0] == "day"
-    assert day.split() == ["2026-11-03", "2", "2,000", "0", "0", "400", "$0.0000"]
+    assert day.split() == ["2026-11-03", "2", "2,000", "0", "0", "400", "–"]
     assert total.startswith("total")
     assert "2,400 tokens have no price" in err
     report = json.loads(run(capsys, "usage", "1f0c", "--json")[1])

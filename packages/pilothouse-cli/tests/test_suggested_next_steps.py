@@ -144,6 +144,17 @@ def test_words_of_others_are_no_options(said: str) -> None:
     assert describe_failure(PilothouseError(said)).line == said
 
 
+def test_acp_does_not_write_to_a_file(pilothouse: Command, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        ran = subprocess.run(
+            pilothouse.argv("acp"), input="", stdout=file, env=pilothouse.env, stderr=subprocess.PIPE, text=True,
+            timeout=LIMIT_S,
+        )  # fmt: skip
+    says = "acp: standard output is a file: an editor starts this command; see docs/editors.md"
+    assert (ran.returncode, ran.stderr) == (2, f"pilothouse: {says}\n")
+    assert not (tmp_path / "file").read_bytes()
+
+
 @pytest.mark.parametrize("given", ["/dev/null", "file", "terminal"])
 def test_acp_needs_an_editor(pilothouse: Command, tmp_path: Path, given: str) -> None:
     (tmp_path / "file").touch()

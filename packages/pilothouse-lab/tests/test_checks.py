@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ async def test_a_function_returns_or_raises(tmp_path: Path) -> None:
     assert (await check(lambda run: None, tmp_path)).passed
     assert (await check(wrong, tmp_path)).saw == "the check returned int, not a bool"
     assert (await check(Check("named", lambda run: Verdict(passed=True, saw="x")), tmp_path)).check == "named"
+
+
+async def test_a_check_that_hangs_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.transports.concurrency.CANCEL_GRACE_SECONDS", 0.05)
+    released, returned = threading.Event(), threading.Event()
+
+    def hang(run: CaseRun) -> None:
+        released.wait()
+        returned.set()
+
+    async def hang_async(run: CaseRun) -> None:
+        await anyio.sleep_forever()
+
+    try:
+        for function in (hang, hang_async):
+            with anyio.fail_after(20):
+                found = await check(Check("hangs", function, timeout=0.05), tmp_path)
+            assert (found.passed, found.saw) == (False, "the check still ran after 0.05 s")
+    finally:
+        released.set()
+    assert returned.wait(20)
 
 
 async def test_a_missing_file_fails_the_run(tmp_path: Path) -> None:

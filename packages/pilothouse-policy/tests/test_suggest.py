@@ -231,6 +231,20 @@ def test_long_commands_are_compared_in_little_time(text: str) -> None:
     assert time.process_time() - begun < 3
 
 
+def test_thousands_of_different_calls_take_little_time() -> None:
+    """With time in proportion to rules times calls, these took half a minute."""
+    calls: list[RecordedCall] = []
+    for number in range(1500):
+        calls += [bash(f"make target{number}"), edit(f"src/{number % 200}/{number}.py")]
+        calls += [call("Read", file_path=f"/srv/notes/{number}"), call("WebFetch", url=f"https://h{number}.com/")]
+        if number % 4 == 0:
+            calls += [bash(f"git push origin {number}", "denied"), edit(f"lib/{number}/x", "denied")]
+    begun = time.process_time()
+    suggestion = suggest_policy(calls, root=ROOT)
+    assert time.process_time() - begun < 5
+    assert len(suggestion.rules) == 1500 * 3 + 200
+
+
 def test_pages_get_exactly_their_host() -> None:
     assert rules(call("WebFetch", url="https://Docs.example.com:8443/a?b")) == ["WebFetch(domain:docs.example.com)"]
     odd = """https://good.com@evil.com/ https://u:p@good.com/ https://evil.com\\@good.com/ ftp://a.com/ https://localhost/
@@ -295,6 +309,19 @@ def test_what_a_person_denied_is_denied() -> None:
     denied = suggest_policy(calls, root=ROOT).options()["disallowed_tools"]
     assert denied[:5] == ["Bash(git push)", "Edit(/src/a)", "Read(/b.txt)", "WebFetch(domain:a.com)", "mcp__s__t"]
     assert denied[5] == "Read(**/.env)"
+
+
+@pytest.mark.parametrize("path", ["/srv/notes/a.md", "/srv/shop/src/a.md"])
+def test_a_file_that_nobody_may_read_is_no_file_to_change(path: str) -> None:
+    """A rule that denies reading a file refuses its changes, so one that allows them would promise too much."""
+    calls = [call("Read", "denied", file_path=path), edit(path), call("Write", file_path=path)]
+    suggestion = suggest_policy(calls, root=ROOT)
+    assert not suggestion.rules
+    [rule] = [rule for rule in suggestion.deny if rule.calls]
+    assert (rule.rule.split("(")[0], rule.calls, rule.refuses) == ("Read", 1, 2)
+    assert f"1 call of 1 session: '{path}'; would have refused 2 calls that ran" in str(suggestion)
+    assert {each.reason for each in suggestion.still_asks} == {"a person denied it", "reading the same file was denied"}
+    assert [each.outcome for each in suggestion.try_on(calls)] == ["denied"] * 3
 
 
 @pytest.mark.parametrize("url", ["https://A.com", "https://%61.com/", "https://\uff41.com/", "https://x@a.com/"])

@@ -18,7 +18,7 @@ from pilothouse.errors import UsageError
 from pilothouse.messages import Message, from_dict
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import AcpRequest
-from pilothouse_cli.host_client import client_settings, read_body
+from pilothouse_cli.host_client import client_settings, explain_silence, read_body
 from pilothouse_cli.screen import Screen
 from pilothouse_remote import on_host
 from pilothouse_remote.messages import DEFAULT_PATH
@@ -63,9 +63,7 @@ class HostConversations:
         try:
             return read_body(self._client.request(method, path))
         except httpx2.TransportError as error:
-            raise UsageError(
-                f"--remote: no host answers ({error}); check the address, and that the host runs"
-            ) from None
+            raise UsageError(f"--remote: {explain_silence(self._client.base_url, error)}") from None
 
     def list_newest(self, cwd: str | None, offset: int, limit: int) -> Sequence[SessionInfo]:
         """List conversations, the newest first; the directories of the editor are not those of the host."""

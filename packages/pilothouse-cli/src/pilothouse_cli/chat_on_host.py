@@ -25,7 +25,7 @@ from pilothouse_cli.chat_input import preview_call
 from pilothouse_cli.chat_logins import handle_mcp, list_needed_logins, log_in_to_claude
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import ChatRequest
-from pilothouse_cli.host_client import client_settings, read_body
+from pilothouse_cli.host_client import client_settings, explain_silence, read_body
 from pilothouse_cli.progress import ChatProgressPrinter
 from pilothouse_cli.screen import Screen, Style, escape_invisible
 from pilothouse_remote import HostClient, HostedSession
@@ -96,10 +96,7 @@ class RemoteChat:
         try:
             return read_body(await self._client.request(method, path, json=body))
         except httpx2.TransportError as error:
-            raise UsageError(
-                f"--remote: no host answers at {self._client.base_url} ({error}); check the address, and that the "
-                "host runs"
-            ) from None
+            raise UsageError(f"--remote: {explain_silence(self._client.base_url, error)}") from None
 
     async def _open_session(self) -> dict[str, Any]:
         wanted = self._request.settings.get("resume")

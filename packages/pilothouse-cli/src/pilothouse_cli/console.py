@@ -31,7 +31,7 @@ from pilothouse.support import run_blocking
 from pilothouse_cli import serve
 from pilothouse_cli.failures import explain_missing_key, find_key, report_failure
 from pilothouse_cli.flags import DEFAULT_PORT, ConsoleRequest, ServeRequest
-from pilothouse_cli.host_client import client_settings, read_body
+from pilothouse_cli.host_client import client_settings, explain_silence, read_body
 from pilothouse_cli.screen import Screen
 
 JOIN_SECONDS = 5.0
@@ -255,7 +255,7 @@ def _find_fault(url: str, token: str) -> str | None:
             if "sessions" in read_body(response):
                 return None
     except httpx2.TransportError as error:
-        return f"no host answers at {url} ({error}); check the address, and that the host runs"
+        return explain_silence(url, error)
     except (UsageError, ValueError, TypeError):
         pass
     return f"what answers at {url} is not a pilothouse host; check the address"

@@ -33,6 +33,11 @@ def client_settings(url: str, token: str) -> dict[str, Any]:
     return {"base_url": base.geturl(), "headers": headers, "timeout": CALL_SECONDS, "trust_env": False}
 
 
+def explain_silence(url: object, error: httpx2.TransportError) -> str:
+    """Return the text for an address at which no host answers."""
+    return f"no host answers at {url} ({error}); check the address, and that the host runs"
+
+
 def read_body(response: httpx2.Response) -> Any:
     """Return the decoded body of a response; raises UsageError if the host refuses."""
     if response.is_success:

@@ -26,6 +26,7 @@ from pilothouse_transcripts import SessionInfo, TranscriptProblem, UsageTotals
 from pilothouse_transcripts.export import split_message
 from pilothouse_transcripts.paths import is_session_id, list_project_directories, list_session_entries
 from pilothouse_transcripts.search import OnProgress
+from pilothouse_usage.breakdown import format_cost
 
 LONG_SCAN_BYTES = 100_000_000
 """Minimum bytes of a scan that shows its progress."""
@@ -209,8 +210,8 @@ def _usage(request: flags.UsageRequest, screen: Screen) -> int:
 
 
 def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
-    numbers = (usage.messages, usage.input_tokens, usage.cache_creation_tokens, usage.cache_read_tokens)
-    return (*(f"{number:,}" for number in (*numbers, usage.output_tokens)), f"${usage.cost_usd:.4f}")
+    tokens = (usage.input_tokens, usage.cache_creation_tokens, usage.cache_read_tokens, usage.output_tokens)
+    return (*(f"{number:,}" for number in (usage.messages, *tokens)), format_cost(usage.cost_usd, any(tokens)))
 
 
 def resolve_id(name: str | None) -> str:

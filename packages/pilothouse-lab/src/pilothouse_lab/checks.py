@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutinefunction
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,7 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import pilothouse as ph
-from pilothouse.support import run_blocking
+from pilothouse.support import run_blocking, run_cancellable
 
 SEEN_CHARS = 4_000
 """Characters of what a check saw that are kept; of a longer text the end."""
@@ -44,6 +45,8 @@ _LOGIN = ("api_key", "auth_token", "base_url", "cli", "config_dir", "env", "inhe
 _MODEL = ("effort", "fallback_model", "max_budget_usd", "model", "retry", "thinking", "timeout", "transport", "user")
 JUDGE_OPTIONS = frozenset((*_LOGIN, *_MODEL))
 """The options of its agent that a judge has."""
+CHECK_SECONDS = 600.0
+"""Seconds that a check may take which says nothing else."""
 DRAIN_SECONDS = 1.0
 """Seconds to read what is left of the output of a command that has ended."""
 
@@ -92,10 +95,13 @@ class Check:
         name: how reports call it.
         function: sync (called in a thread) or async. The run passes if it returns True or None; it fails if it returns
             False or raises. Returns a `Verdict` to say more.
+        timeout: seconds until the run fails because the function has not returned. Default 600. A thread cannot be
+            ended: a sync function that hangs keeps its thread until this process ends, and may lose the workspace.
     """
 
     name: str
     function: CheckFunction
+    timeout: float = CHECK_SECONDS
 
 
 async def run_check(check: Check | CheckFunction, run: CaseRun) -> Verdict:
@@ -104,11 +110,14 @@ async def run_check(check: Check | CheckFunction, run: CaseRun) -> Verdict:
     Raises:
         PilothouseError: a query of the check had no answer, which says nothing about the run.
     """
-    function = check.function if isinstance(check, Check) else check
-    given: object
+    check = check if isinstance(check, Check) else Check(get_check_name(check), check)
+    function = check.function
+    given: object = Verdict(passed=False, saw=f"the check still ran after {check.timeout:g} s")
     try:
-        given = function(run) if iscoroutinefunction(function) else await run_blocking(function, run)
-        given = await given if isawaitable(given) else given
+        with anyio.move_on_after(check.timeout):
+            is_async = iscoroutinefunction(function)
+            returned = function(run) if is_async else await run_cancellable(lambda _: function(run))
+            given = await returned if isawaitable(returned) else returned
     except ph.PilothouseError:
         raise
     except Exception as error:  # noqa: BLE001 - also a file that should be there and is not
@@ -120,7 +129,7 @@ async def run_check(check: Check | CheckFunction, run: CaseRun) -> Verdict:
         saw = ("returned False" if given is False else "") if known else saw
         given = Verdict(passed=known and given is not False, saw=saw)
     saw = given.saw if len(given.saw) <= SEEN_CHARS else "…" + given.saw[-SEEN_CHARS:]
-    return replace(given, check=get_check_name(check), saw=saw)
+    return replace(given, check=check.name, saw=saw)
 
 
 def _find_line(error: Exception, function: CheckFunction) -> str:
@@ -185,7 +194,7 @@ def passes(command: str | Sequence[str], *, timeout: float = 120.0, env: Mapping
         ending = f"still ran after {timeout:g} s" if code is None else f"exit code {code}"
         return Verdict(passed=code == 0, saw=f"{output.decode('utf-8', 'replace').strip()}\n{ending}".strip())
 
-    return Check(f"passes {shlex.join(words)}", run_command)
+    return Check(f"passes {shlex.join(words)}", run_command, inf)  # it has its own limit
 
 
 async def _run(words: list[str], cwd: Path, env: dict[str, str], timeout: float) -> tuple[int | None, bytes]:
@@ -281,7 +290,7 @@ def judge(criterion: str, agent: ph.Agent | None = None, *, files: Sequence[str]
         result.raise_for_error()
         return Verdict(passed=result.output.passed, saw=result.output.reason, cost_usd=result.cost_usd or 0.0)
 
-    return Check(f"judge: {criterion}", ask)
+    return Check(f"judge: {criterion}", ask, inf)  # the limits of its agent hold
 
 
 def _refuse_tool(event: ph.PreToolUseEvent) -> ph.HookOutput | None:

@@ -11,8 +11,8 @@ import posixpath
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -299,32 +299,66 @@ def split_command(command: str) -> Iterator[str]:
             yield _TAIL.sub("", _PREFACE.sub("", part)).strip()
 
 
-def may_match(tool: str, content: str, call: RecordedCall, root: str) -> bool:
-    """Whether a rule of this module may match a call, also as a part of it. Says yes when in doubt."""
-    if tool == "Bash":
+Rule: TypeAlias = tuple[str, str]
+"""The tool and the content of a rule of this module."""
+
+
+class CallIndex:
+    """Which rules of this module may match one of some calls. Asking takes no longer for thousands of calls.
+
+    Args:
+        calls: the calls.
+        root: the absolute path of the project.
+    """
+
+    def __init__(self, calls: Iterable[RecordedCall], root: str) -> None:
+        self._root = root
+        self._matched: set[Rule] = set()
+        addresses: list[str] = []
+        for call in calls:
+            self._matched.update(_list_matched(call, root))
+            if call.tool == "WebFetch":
+                addresses.append(unicodedata.normalize("NFKC", unquote(str(call.input.get("url", "")))).casefold())
+        self._addresses = "\n".join(addresses)
+
+    def may_match(self, tool: str, content: str) -> bool:
+        """Whether a rule may match one of the calls, also as a part of it. Says yes when in doubt."""
+        if tool == "WebFetch":
+            return content.removeprefix("domain:") in self._addresses
+        return _normalize(tool, content, self._root) in self._matched
+
+
+def _normalize(tool: str, content: str, root: str) -> Rule:
+    """Return a rule with its path absolute and in small letters, as `_list_matched` yields it."""
+    if tool not in ("Edit", "Read"):
+        return tool, content
+    return tool, (content[1:] if content.startswith("//") else posixpath.join(root, content[1:])).casefold()
+
+
+def _list_matched(call: RecordedCall, root: str) -> Iterator[Rule]:
+    """Yield every rule, normalized, that may match a call or a part of it; those for addresses aside."""
+    if call.tool == "Bash":
         command = str(call.input.get("command", ""))
-        parts = (command.strip(), *split_command(command)) if call.tool == tool else ()
-        return any(matches_command(content, part) for part in parts)
-    if tool == "WebFetch":
-        address = unicodedata.normalize("NFKC", unquote(str(call.input.get("url", "")))).casefold()
-        return call.tool == tool and content.removeprefix("domain:") in address
-    if tool.startswith("mcp__"):
-        return call.tool == tool
-    is_same = TOOLS.get(call.tool) == tool.lower()  # "edit" and "read" are groups
-    return is_same and matches_path(content, get_call_path(call, root), root)
+        for part in (command.strip(), *split_command(command)):
+            yield "Bash", part
+            yield "Bash", _to_beginning(part)
+    elif call.tool.startswith("mcp__"):
+        yield call.tool, ""
+    elif (group := TOOLS.get(call.tool)) in ("edit", "read"):
+        tool = group.capitalize()
+        path = get_call_path(call, root).casefold()
+        yield tool, path
+        # A model may write a path of any length; no rule is longer than this, which small letters at most triple.
+        longest = 3 * (len(root) + MAX_CHARS)
+        folder = path if len(path) <= longest else path[: longest + 1].rpartition("/")[0]
+        while folder:
+            yield tool, f"{folder}{WHOLE_FOLDER}"
+            folder = folder.rpartition("/")[0]
 
 
-def matches_command(content: str, command: str) -> bool:
-    """Whether a Bash rule of this module matches a simple command: its text, or the words that it begins with."""
-    prefix = content.removesuffix(":*")
-    return command == content if prefix == content else f"{' '.join(command.split())} ".startswith(f"{prefix} ")
-
-
-def matches_path(content: str, path: str, root: str) -> bool:
-    """Whether the content of a path rule of this module matches an absolute path, in capitals or not."""
-    base = content[1:] if content.startswith("//") else posixpath.join(root, content[1:])
-    path, folder = path.casefold(), base.removesuffix(WHOLE_FOLDER).casefold()
-    return path == folder or (base.endswith(WHOLE_FOLDER) and _is_inside(path, folder))
+def _to_beginning(command: str) -> str:
+    """Return the content of the rule with a wildcard that matches a simple command: all have two words before it."""
+    return f"{' '.join(command.split(maxsplit=2)[:2])}:*"
 
 
 # A rule for a folder does not reach these: Claude Code asks about them in every mode but one.
@@ -334,28 +368,48 @@ _GUARDED_NAMES = frozenset({
 })  # fmt: skip
 
 
-def is_allowed(rules: Sequence[tuple[str, str]], call: RecordedCall, root: str) -> bool:
-    """Whether rules of this module allow a call. Commands that Claude Code runs because they only read do not count.
+class AllowRules:
+    """Rules of this module, to ask which of them allow a call.
 
+    Commands that Claude Code runs without a rule, because they only read, do not count.
     Links are not followed here; Claude Code follows them, and asks about a link that leads elsewhere.
+
+    Args:
+        rules: the rules.
+        root: the absolute path of the project.
     """
-    if call.tool == "Bash":
-        return _allows_command([content for tool, content in rules if tool == "Bash"], call.input.get("command"))
-    if TOOLS.get(call.tool) == "edit" and _GUARDED_NAMES & {*get_call_path(call, root).casefold().split("/")}:
-        return False
-    if call.tool == "WebFetch":
-        need = _judge_address(str(call.input.get("url", "")))
-        return (need.tool, need.content) in rules
-    return any(may_match(tool, content, call, root) for tool, content in rules)
 
+    def __init__(self, rules: Iterable[Rule], root: str) -> None:
+        self._root = root
+        self._rules: dict[Rule, Rule] = {}
+        for rule in rules:
+            self._rules.setdefault(_normalize(*rule, root), rule)
 
-def _allows_command(contents: Sequence[str], command: object) -> bool:
-    if not isinstance(command, str) or not contents:
-        return False
-    if command.strip() in contents:
-        return True
-    text = _HARMLESS_TAIL.sub("", command)
-    if _COMPUTED.search(text) or any(char in text for char in "<>()") or re.search(r"(?<!&)&(?!&)", text):
-        return False
-    parts = [_WRAPPERS.sub("", part).strip() for part in _CHAINED.split(text)]
-    return any(parts) and all(any(matches_command(each, part) for each in contents) for part in parts if part)
+    def find_allowing(self, call: RecordedCall) -> list[Rule]:
+        """Return the rules that allow a call: several if each allows a part of it, none if the call asks."""
+        if call.tool == "Bash":
+            return self._find_for_command(call.input.get("command"))
+        if TOOLS.get(call.tool) == "edit" and _GUARDED_NAMES & {*get_call_path(call, self._root).casefold().split("/")}:
+            return []
+        if call.tool == "WebFetch":
+            need = _judge_address(str(call.input.get("url", "")))
+            matched: Iterable[Rule] = [(need.tool, need.content)]
+        else:
+            matched = _list_matched(call, self._root)
+        return [self._rules[rule] for rule in matched if rule in self._rules][:1]
+
+    def _find_for_command(self, command: object) -> list[Rule]:
+        if not isinstance(command, str):
+            return []
+        if (whole := ("Bash", command.strip())) in self._rules:
+            return [whole]
+        text = _HARMLESS_TAIL.sub("", command)
+        if _COMPUTED.search(text) or any(char in text for char in "<>()") or re.search(r"(?<!&)&(?!&)", text):
+            return []
+        found: dict[Rule, None] = {}
+        for part in filter(None, (_WRAPPERS.sub("", part).strip() for part in _CHAINED.split(text))):
+            rules = (("Bash", content) for content in (part, _to_beginning(part)))
+            if (rule := next((rule for rule in rules if rule in self._rules), None)) is None:
+                return []
+            found[rule] = None
+        return [*found]

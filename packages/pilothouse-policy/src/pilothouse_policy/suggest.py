@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
 from pilothouse.options.permission_facts import TOOLS, OptionRule
@@ -21,11 +23,12 @@ from pilothouse_policy.narrow_rules import (
     MIN_DIFFERENT_CALLS,
     READ_ONLY_PREFIXES,
     WHOLE_FOLDER,
+    AllowRules,
+    CallIndex,
     Need,
+    Rule,
     find_need,
     get_call_path,
-    is_allowed,
-    may_match,
     to_path_content,
 )
 from pilothouse_policy.recorded_calls import RecordedCall
@@ -151,20 +154,21 @@ class Suggestion(Struct, frozen=True):
         Raises:
             UsageError: `calls` has something else.
         """
-        return tuple(self._try(call) for call in _require_calls("try_on", calls))
+        allow = AllowRules(map(_split_rule, self.rules), self.root)
+        deny = [*map(_split_rule, self.deny)]
+        return tuple(self._try(call, allow, deny) for call in _require_calls("try_on", calls))
 
-    def _try(self, call: RecordedCall) -> TriedCall:
+    def _try(self, call: RecordedCall, allow: AllowRules, deny: Sequence[Rule]) -> TriedCall:
         need = find_need(call, self.root)
         found: tuple[Literal["runs", "asks", "denied"], str]
-        if (denying := _find_denying(self.deny, call, self.root)) is not None:
-            found = "denied", denying.rule
+        if (denying := _find_denying(deny, call, self.root)) is not None:
+            found = "denied", _format_rule(*denying)
         elif need.kind == "nothing":
             found = "runs", need.reason
+        elif rules := allow.find_allowing(call):
+            found = "runs", _format_rule(*rules[0]) if len(rules) == 1 else "several rules"
         else:
-            rules = [(_split_rule(rule), rule.rule) for rule in self.rules]
-            alone = next((text for pair, text in rules if is_allowed([pair], call, self.root)), None)
-            is_runnable = alone is not None or is_allowed([pair for pair, _ in rules], call, self.root)
-            found = ("runs", alone or "several rules") if is_runnable else ("asks", need.reason or "no rule matches")
+            found = "asks", need.reason or "no rule matches"
         return TriedCall(found[0], show_call(call), found[1], escape(call.session), call.outcome)
 
     def __str__(self) -> str:
@@ -196,7 +200,7 @@ def _count(number: int, noun: str) -> str:
 def _format_evidence(rule: SuggestedRule) -> str:
     refused = f"would have refused {_count(rule.refuses, 'call')} that ran" if rule.refuses else ""
     of = f"{_count(rule.calls, 'call')} of {_count(len(rule.sessions), 'session')}: {', '.join(rule.examples)}"
-    return refused or of
+    return "; ".join(filter(None, (of if rule.calls else "", refused)))
 
 
 def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
@@ -222,22 +226,22 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
     if not root.startswith("/") or root in ("/", "//"):
         raise UsageError(f"suggest_policy: expected the absolute path of a project, got {root!r:.80}")
     known = [(call, find_need(call, root)) for call in _require_calls("suggest_policy", calls)]
-    denied = [call for call, _ in known if call.outcome == "denied"]
+    denied = CallIndex((call for call, _ in known if call.outcome == "denied"), root)
     evidence: _Groups = {}
     for call, need in known:
-        if call.outcome == "ran" and need.kind == "rule":
+        if call.outcome == "ran" and need.kind == "rule" and not _was_reading_denied(need, denied):
             evidence.setdefault((need.tool, need.content), []).append(call)
-    rules = [_make_rule(*key, found) for key, found in _choose(evidence, denied, root)]
+    rules = [_make_rule(*key, found) for key, found in _choose(evidence, denied)]
     ran = [call for call, _ in known if call.outcome == "ran"]
     deny = (*_deny_what_was_denied(known, ran, root), *_deny_guarded(ran, root))
-    pairs = [_split_rule(rule) for rule in rules]
+    allow = AllowRules(map(_split_rule, rules), root)
     asking: list[tuple[RecordedCall, str]] = []
     free: list[tuple[RecordedCall, str]] = []
     for call, need in known:
         if need.kind == "nothing" and call.outcome != "denied":
             free.append((call, need.reason))
-        elif call.outcome == "denied" or not is_allowed(pairs, call, root):
-            asking.append((call, _explain(call, need, denied, root)))
+        elif call.outcome == "denied" or not allow.find_allowing(call):
+            asking.append((call, _explain(call, need, denied)))
     return Suggestion(
         root=root,
         rules=tuple(rules),
@@ -259,28 +263,32 @@ def _require_calls(name: str, given: object) -> list[RecordedCall]:
     return cast("list[RecordedCall]", calls)
 
 
-_Key: TypeAlias = tuple[str, str]  # the tool and the content of a rule
-_Groups: TypeAlias = dict[_Key, list[RecordedCall]]
+_Groups: TypeAlias = dict[Rule, list[RecordedCall]]
 
 
-def _choose(evidence: _Groups, denied: Sequence[RecordedCall], root: str) -> Iterator[tuple[_Key, list[RecordedCall]]]:
+def _was_reading_denied(need: Need, denied: CallIndex) -> bool:
+    """Whether reading the file of an edit was denied: a rule that denies reading refuses changes, too."""
+    return need.tool == "Edit" and denied.may_match("Read", need.content)
+
+
+def _choose(evidence: _Groups, denied: CallIndex) -> Iterator[tuple[Rule, list[RecordedCall]]]:
     """Yield rules with their calls: wider ones where that is safe, and none that may match a denied call."""
     left = dict(evidence)
     for wider, members in _propose_wider(evidence):
-        is_denied = any(may_match(*wider, call, root) for call in denied)
         found = [call for key in members for call in left.get(key, ())]
-        if not is_denied and found:
+        if found and not denied.may_match(*wider):
             yield wider, found
-            left = {key: calls for key, calls in left.items() if key not in members}
+            for key in members:
+                left.pop(key, None)
     for key, found in left.items():
-        if not any(may_match(*key, call, root) for call in denied):
+        if not denied.may_match(*key):
             yield key, found
 
 
-def _propose_wider(evidence: Iterable[_Key]) -> Iterator[tuple[_Key, list[_Key]]]:
+def _propose_wider(evidence: Iterable[Rule]) -> Iterator[tuple[Rule, list[Rule]]]:
     """Yield rules with a wildcard, and the narrower ones that each replaces; folders before those inside them."""
-    beginnings: dict[str, list[_Key]] = {}
-    folders: dict[str, list[_Key]] = {}
+    beginnings: dict[str, list[Rule]] = {}
+    folders: dict[str, list[Rule]] = {}
     for tool, content in evidence:
         beginning = " ".join(content.split()[:2])
         if tool == "Bash" and beginning in READ_ONLY_PREFIXES and "&&" not in content and ";" not in content:
@@ -310,25 +318,27 @@ def _make_rule(tool: str, content: str, found: Sequence[RecordedCall], purpose: 
         allows = f"{content.removesuffix(':*')} with any arguments; it only reads"
     elif content.endswith(WHOLE_FOLDER):
         allows = "changing and making every file below this folder, except where a rule denies it"
-    text = f"{tool}({content})" if content else tool
     sessions = tuple(dict.fromkeys(escape(call.session) for call in found))
-    return SuggestedRule(text, allows, len(found), sessions, _show_some(found))
+    return SuggestedRule(_format_rule(tool, content), allows, len(found), sessions, _show_some(found))
 
 
 def _deny_what_was_denied(
     known: Sequence[tuple[RecordedCall, Need]], ran: Sequence[RecordedCall], root: str
 ) -> Iterator[SuggestedRule]:
-    """Yield a rule for each call that a person denied, if it is exact and refuses nothing that ran."""
+    """Yield a rule for each call that a person denied, if it is exact and no call like it ran."""
     groups: _Groups = {}
     for call, need in known:
         if call.outcome == "denied" and call.denied_by == "person" and (key := _find_exact(call, need, root)):
             groups.setdefault(key, []).append(call)
+    index = CallIndex(ran, root)
+    edits = Counter(to_path_content(get_call_path(call, root), root) for call in ran if TOOLS.get(call.tool) == "edit")
     for (tool, content), found in groups.items():
-        if not any(may_match(tool, content, call, root) for call in ran):
-            yield _make_rule(tool, content, found, "a person denied it")
+        if not index.may_match(tool, content):
+            rule = _make_rule(tool, content, found, "a person denied it")
+            yield replace(rule, refuses=edits[content] if tool == "Read" else 0)
 
 
-def _find_exact(call: RecordedCall, need: Need, root: str) -> tuple[str, str] | None:
+def _find_exact(call: RecordedCall, need: Need, root: str) -> Rule | None:
     if need.kind == "rule":
         return need.tool, need.content
     path = get_call_path(call, root)
@@ -347,14 +357,14 @@ def _deny_guarded(ran: Sequence[RecordedCall], root: str) -> Iterator[SuggestedR
             yield SuggestedRule(f"{tool}({path})", purpose, refuses=len(refused))
 
 
-def _find_denying(deny: Iterable[SuggestedRule], call: RecordedCall, root: str) -> SuggestedRule | None:
-    for rule in deny:
-        tool, content = _split_rule(rule)
-        if content.startswith(("**/", "~/")):
-            if _denies_path(tool, content, call, root):
-                return rule
-        elif may_match(tool, content, call, root):
-            return rule
+def _find_denying(deny: Iterable[Rule], call: RecordedCall, root: str) -> Rule | None:
+    index = CallIndex([call], root)
+    for tool, content in deny:
+        is_pattern = content.startswith(("**/", "~/"))
+        if _denies_path(tool, content, call, root) if is_pattern else index.may_match(tool, content):
+            return tool, content
+        if tool == "Read" and index.may_match("Edit", content):
+            return tool, content
     return None
 
 
@@ -367,7 +377,7 @@ def _denies_path(tool: str, pattern: str, call: RecordedCall, root: str) -> bool
     return path.endswith(name[1:]) if name.startswith("*") else f"/{name}/" in f"{path}/"
 
 
-def _explain(call: RecordedCall, need: Need, denied: Sequence[RecordedCall], root: str) -> str:
+def _explain(call: RecordedCall, need: Need, denied: CallIndex) -> str:
     """Return why a call keeps asking."""
     if call.outcome == "denied":
         return f"a {call.denied_by} denied it"
@@ -375,7 +385,9 @@ def _explain(call: RecordedCall, need: Need, denied: Sequence[RecordedCall], roo
         return "it never ran with success"
     if need.kind == "request":
         return need.reason
-    is_denied = any(may_match(need.tool, need.content, each, root) for each in denied)
+    if _was_reading_denied(need, denied):
+        return "reading the same file was denied"
+    is_denied = denied.may_match(need.tool, need.content)
     return "the same, or a command that contains it, was also denied" if is_denied else need.reason
 
 
@@ -406,7 +418,11 @@ def _to_wire(value: Any) -> Any:
     return {re.sub("_(.)", lambda found: found[1].upper(), name): _to_wire(item) for name, item in named.items()}
 
 
-def _split_rule(rule: SuggestedRule) -> tuple[str, str]:
+def _format_rule(tool: str, content: str) -> str:
+    return f"{tool}({content})" if content else tool
+
+
+def _split_rule(rule: SuggestedRule) -> Rule:
     parsed = OptionRule(rule.rule, "allow", "")
     return parsed.tool, parsed.pattern
 

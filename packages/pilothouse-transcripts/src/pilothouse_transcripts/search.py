@@ -27,6 +27,7 @@ from pilothouse_transcripts.rows import (
     SPOKEN_TYPES,
     OnProblem,
     TranscriptProblem,
+    TranscriptRow,
     find_row,
     ignore_problem,
     open_transcript,
@@ -126,10 +127,24 @@ def _iterate_hits(
     for path, size in files:
         agents = list_agent_files(path) if subagents else []
         for agent_id, file in [(None, path), *agents]:
-            yield from search.search_file(file, path.stem, agent_id, on_problem)
+            yield from _leave_out_repeated(search.search_file(file, path.stem, agent_id, on_problem))
         done += size
         if on_progress is not None:
             on_progress(done, total)
+
+
+def _leave_out_repeated(found: Iterator[tuple[SearchHit, TranscriptRow]]) -> Iterator[SearchHit]:
+    """Yield the hits in a file, without those in words for a turn that also became a prompt, as `list_visible` does."""
+    said: set[str | None] = set()
+    held: list[tuple[SearchHit, TranscriptRow]] = []  # the prompt may come later
+    for hit, row in found:
+        if row.type == "user":
+            said.add(row.uuid)
+        if row.is_steering or held:
+            held.append((hit, row))
+        else:
+            yield hit
+    yield from (hit for hit, row in held if not (row.is_steering and row.source_uuid in said))
 
 
 def list_newest_sessions(
@@ -171,7 +186,7 @@ class _TranscriptSearch:
 
     def search_file(
         self, path: Path, session_id: str, agent_id: str | None, on_problem: OnProblem
-    ) -> Iterator[SearchHit]:
+    ) -> Iterator[tuple[SearchHit, TranscriptRow]]:
         try:
             with open_transcript(path) as file:
                 for number, _, line in read_lines(file, path, on_problem):
@@ -194,7 +209,7 @@ class _TranscriptSearch:
 
     def _search_line(
         self, line: bytes, number: int, path: Path, session_id: str, agent_id: str | None, on_problem: OnProblem
-    ) -> Iterator[SearchHit]:
+    ) -> Iterator[tuple[SearchHit, TranscriptRow]]:
         row, part, problem = find_row(line)
         if problem:
             on_problem(TranscriptProblem(str(path), number, problem))
@@ -211,7 +226,7 @@ class _TranscriptSearch:
             found = self._search_text(text) if where not in reported else None
             if found is not None:
                 reported.add(where)
-                yield SearchHit(
+                hit = SearchHit(
                     session_id=session_id,
                     path=str(path),
                     line=number,
@@ -222,6 +237,7 @@ class _TranscriptSearch:
                     timestamp=message.timestamp,
                     agent_id=agent_id,
                 )
+                yield hit, row
 
 
 def _iterate_searchable_texts(message: AssistantMessage | UserMessage) -> Iterator[tuple[HitLocation, str]]:

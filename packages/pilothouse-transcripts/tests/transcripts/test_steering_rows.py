@@ -110,6 +110,8 @@ def test_words_that_also_are_a_prompt_are_read_once(disk: Disk) -> None:
     file.assistant("again")
     once = [*STEERED[:3], "assistant: done", "user: only the unit tests", "assistant: again"]
     assert show(file) == once
+    assert [hit.line for hit in search_sessions("unit tests")] == [6]
+    assert [(hit.line, hit.where) for hit in search_sessions("tests")] == [(1, "prompt"), (6, "prompt")]
     fork = fork_session(file.id)
     assert show(File(disk.config / "x" / f"{fork.session_id}.jsonl", disk.cwd)) == once
     assert fork.messages == len(once)

@@ -37,7 +37,6 @@ NOT_SHOWN = "not shown in messages"
 UNKNOWN_MODEL = "unknown"
 """Stands for the model of a cost that the CLI has not divided by model."""
 MAX_NAME_CHARS = 60
-MCP_PREFIX = "mcp__"
 _TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
 LINE_ENDS = "\u2028\u2029"
 
@@ -349,7 +348,7 @@ def _make_breakdown(ledger: Ledger, totals: Mapping[str, ModelUsage], unpriced_t
     }
     counted = Counter(reply.model for reply in ledger.replies.values())
     calls = ledger.calls.values()
-    servers = [(call.name.split("__")[1], call) for call in calls if call.name.startswith(MCP_PREFIX)]
+    servers = [(server, call) for call in calls if (server := get_server(call.name))]
     return Breakdown(
         cost_usd=sum(each.nanos for each in whole.values()) / NANOS,
         unpriced_tokens=unpriced_tokens,
@@ -400,10 +399,19 @@ def _group_calls(calls: Iterable[tuple[str, ToolRun]]) -> tuple[ToolRow, ...]:
 def _format_row(name: str, row: UsageRow) -> tuple[str, ...]:
     inputs = (row.input_tokens, row.cache_creation_tokens, row.cache_read_tokens)
     output = f"{'≈' if row.is_estimated else ''}{row.output_tokens:,}"
-    has_price = row.cost_usd or not any((*inputs, row.output_tokens))
-    cost = f"${row.cost_usd:.4f}" if has_price else "–"  # noqa: RUF001 - a dash
+    cost = format_cost(row.cost_usd, any((*inputs, row.output_tokens)))
     numbers = (f"{number:,}" for number in inputs)
     return (name, f"{row.replies:,}", *numbers, output, _format_time(row.seconds), cost)
+
+
+def format_cost(cost_usd: float, has_tokens: bool) -> str:
+    """Return a cost as the cell of a table: a dash if none is known for tokens that were used."""
+    return f"${cost_usd:.4f}" if cost_usd or not has_tokens else "–"  # noqa: RUF001 - a dash
+
+
+def get_server(tool: str) -> str:
+    """Return the name of the MCP server of a tool; "" for other tools."""
+    return tool.split("__")[1] if tool.startswith("mcp__") else ""
 
 
 def _format_tool(row: ToolRow) -> tuple[str, ...]:

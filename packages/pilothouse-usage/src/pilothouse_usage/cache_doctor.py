@@ -25,6 +25,7 @@ import msgspec
 from pilothouse import Agent, PilothouseError, UsageError
 from pilothouse.options import render_child_env
 from pilothouse.support import decode_line, encode_json, run_blocking
+from pilothouse_usage.breakdown import get_server
 from pilothouse_usage.cache_relay import Relay, Report, Usage
 
 CacheLossCause: TypeAlias = Literal[
@@ -365,9 +366,9 @@ def _compare_tools(old: Mapping[str, bytes], new: Mapping[str, bytes], first: st
     removed, added = old.keys() - new.keys(), new.keys() - old.keys()
     changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
     # The CLI's own tools for resources come and go with the servers that have some.
-    servers = {_get_server(name) for name in removed | added if "McpResource" not in name}
+    servers = {get_server(name) for name in removed | added if "McpResource" not in name}
     if servers and "" not in servers:
-        is_new, is_gone = (servers.isdisjoint(map(_get_server, tools)) for tools in (old, new))
+        is_new, is_gone = (servers.isdisjoint(map(get_server, tools)) for tools in (old, new))
         cause = "mcp_server_added" if is_new else "mcp_server_removed" if is_gone else "mcp_server_changed"
     else:
         cause = (
@@ -375,8 +376,3 @@ def _compare_tools(old: Mapping[str, bytes], new: Mapping[str, bytes], first: st
         )
         servers = removed or added or changed or {first}
     return cause, ", ".join(sorted(servers))
-
-
-def _get_server(tool: str) -> str:
-    """Return the name of the MCP server of a tool; "" for other tools."""
-    return tool.split("__")[1] if tool.startswith("mcp__") else ""

@@ -92,7 +92,7 @@ async def serve_editor(agent: Agent, conversations: Conversations | None = None)
         conversations: where conversations are; by default on this machine.
 
     Raises:
-        UsageError: standard input is not a pipe, so no editor is there.
+        UsageError: standard input is not a pipe, or standard output is a file, so no editor is there.
     """
     async with _open_streams() as (reader, writer), anyio.create_task_group() as tasks:
         served = AcpAgent(agent, conversations or LocalConversations(), tasks)
@@ -117,6 +117,8 @@ async def _open_streams() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.
     mode = os.fstat(0).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         raise UsageError("acp: standard input is not a pipe: an editor starts this command; see docs/editors.md")
+    if not stat.S_ISFIFO(mode := os.fstat(1).st_mode) and not stat.S_ISSOCK(mode) and not stat.S_ISCHR(mode):
+        raise UsageError("acp: standard output is a file: an editor starts this command; see docs/editors.md")
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     try:
