@@ -103,11 +103,8 @@ def test_the_real_cli_talks_to_it(running: LocalModel, tmp_path: Path, disturbed
     options = running.options()
     dead = "http://127.0.0.1:9"
     users = {
-        "HTTP_PROXY": dead,
-        "HTTPS_PROXY": dead,
-        "ANTHROPIC_AUTH_TOKEN": "another",
-        "CLAUDE_CODE_USE_BEDROCK": "1",
-    }
+        "HTTP_PROXY": dead, "HTTPS_PROXY": dead, "ANTHROPIC_AUTH_TOKEN": "another", "CLAUDE_CODE_USE_BEDROCK": "1",
+    }  # fmt: skip
     command = [fetched(managed_cli_path()), "--print", "--bare", "--tools", "", "--setting-sources="]
     command += ["--strict-mcp-config", "--output-format", "json"]
     command += ["--system-prompt", options["system_prompt"], "--model", options["model"], QUESTION]
