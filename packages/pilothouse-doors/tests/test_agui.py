@@ -19,16 +19,7 @@ from pilothouse_doors.ui import Threads, agui_route
 from pilothouse_doors.ui import threads as threads_module
 from pilothouse_doors.ui.agui import AguiWriter
 from pilothouse_doors.ui.threads import settle
-from pilothouse_testing import (
-    Gate,
-    Pause,
-    RecordedRequest,
-    ScriptedModel,
-    Steps,
-    Text,
-    Thinking,
-    ToolUse,
-)
+from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

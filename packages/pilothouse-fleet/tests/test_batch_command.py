@@ -225,12 +225,8 @@ def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
         shown.print_ended(Run(key="good", prompt="x", state="succeeded"))
     text = stream.getvalue()
     for words in (
-        "run [b]0",
-        "1 min 15 s",
-        "and 2 more",
-        "3 succeeded, 1 failed, 2 running, 94 queued",
-        "8 min 0 s left",
-    ):
+        "run [b]0", "1 min 15 s", "and 2 more", "3 succeeded, 1 failed, 2 running, 94 queued", "8 min 0 s left",
+    ):  # fmt: skip
         assert words in text
     assert "1 of 100  bad  failed" in text
     assert "good" not in text

@@ -71,10 +71,7 @@ async def test_private_files_travel_with_their_content() -> None:
     [
         ("a-token-123", {}),
         (None, {"explicit_env": {"ANTHROPIC_API_KEY": "sk-ant-123456"}}),
-        (
-            None,
-            {"files": (PrivateFile("mcp-config", ".json", b'{"x":{"headers":{"Authorization":"Bearer a123"}}}'),)},
-        ),
+        (None, {"files": (PrivateFile("mcp-config", ".json", b'{"x":{"headers":{"Authorization":"Bearer a123"}}}'),)}),
     ],
 )
 async def test_no_key_travels_in_the_clear(token: str | None, changes: dict[str, Any]) -> None:
