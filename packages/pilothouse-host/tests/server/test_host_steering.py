@@ -26,7 +26,7 @@ def served(serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) 
     return serve_host(cli=str(real_cli), heartbeat=60.0, **given)  # a stream that says nothing ends the test
 
 
-def work(model: ScriptedModel, command: str = "until [ -e ready ]; do sleep 0.02; done") -> None:
+def work(model: ScriptedModel, command: str = "until [ -e ready ]; do sleep 0.02; done; sleep 0.5") -> None:
     model.on("go", reply=Steps([ToolUse("Bash", {"command": f"cd {model.home}; {command}"})], "done"))
     model.default = "another turn"
 

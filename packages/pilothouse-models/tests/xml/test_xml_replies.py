@@ -200,14 +200,10 @@ def test_a_reply_superseded_after_its_successor_was_streamed() -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        {"parent_tool_use_id": "toolu_1"},
-        {"is_api_error_message": True},
-        {"error": "unknown"},
-        {"historical": True},
-        {"local_command_source": "x"},
-        {"model": "<synthetic>"},
+        {"parent_tool_use_id": "toolu_1"}, {"is_api_error_message": True}, {"error": "unknown"},
+        {"historical": True}, {"local_command_source": "x"}, {"model": "<synthetic>"},
     ],
-)
+)  # fmt: skip
 def test_text_of_other_roles_is_not_protocol(extra: dict[str, Any]) -> None:
     message = whole(f"Hi {OSLO}", **extra)
     reader = ReplyReader()
