@@ -57,11 +57,8 @@ def test_tools_are_printed_beside_the_answer(pilothouse: Command) -> None:
     assert ran.out == "Let me look.\nThere are three.\n"
     reported = ran.err.splitlines()
     assert reported[:4] == [
-        "> Bash: ls -l *.txt",
-        "  Bash ok: a.txt (+2 lines)",
-        "> Read: /x",
-        "  Read error: File does not exist.",
-    ]
+        "> Bash: ls -l *.txt", "  Bash ok: a.txt (+2 lines)", "> Read: /x", "  Read error: File does not exist.",
+    ]  # fmt: skip
     assert "3 turns, $0.0123" in reported[4]
 
 

@@ -71,17 +71,6 @@ def test_a_line_that_fails_decides_the_exit_code_and_the_next_goes_on(pilothouse
     assert "tokens" not in ran.err
 
 
-def test_without_key_and_login_three_ways_are_offered(pilothouse: Command) -> None:
-    output = "Not logged in · Please run /login"
-    closing = frames.result(output, is_error=True)
-    with FakeCLI().turn(frames.init(), frames.assistant(output, error="authentication_failed"), closing) as fake:
-        ran = pilothouse.run("chat", "--cli", fake.path, stdin=b"hi\n")
-    assert ran.code == 1
-    assert "neither a key nor a login" in ran.err
-    assert [way in ran.err for way in ("ANTHROPIC_API_KEY", fake.path, "chat --local")] == [True] * 3
-    assert "0 tokens" not in ran.err
-
-
 def test_a_dead_child_is_reported_in_one_line(pilothouse: Command) -> None:
     with FakeCLI().expect("user").emit(frames.init()).exit(3) as fake:
         ran = pilothouse.run("chat", "--cli", fake.path, stdin=b"one\n")
@@ -331,17 +320,6 @@ def test_a_history_is_kept_only_where_it_was_asked_for(pilothouse: Command, tmp_
     assert "+say something" in kept.read_text()
     assert "secret" not in kept.read_text()
     assert [path for path in pilothouse.home.rglob("*") if path.is_file()] == []
-
-
-def test_retries_and_thinking_are_printed(pilothouse: Command) -> None:
-    texts = frames.assistant([frames.thinking("Hmm."), frames.text("Paris.")])
-    scenario = FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3), texts, frames.result("Paris."))
-    with scenario.forever() as fake:
-        for args, thinks in (((), False), (("--thinking",), True)):
-            with chat(pilothouse, fake, "hi", *args) as screen:
-                screen.shows("Paris.")
-                assert "(2 of 3)" in screen.text
-                assert ("thinking: Hmm.\nParis." in screen.text) is thinks
 
 
 def test_a_sub_agent_is_named_and_remembering_needs_no_suggestion(pilothouse: Command) -> None:

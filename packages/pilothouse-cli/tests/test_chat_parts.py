@@ -286,15 +286,10 @@ class KnownChat:
 @pytest.mark.parametrize(
     ("line", "asked"),
     [
-        ("/model opus", ("model", "opus")),
-        ("  /Exit ", ("exit", "")),
-        ("/x:y-z a\nb", ("x:y-z", "a\nb")),
-        ("/etc/hosts is what?", None),
-        ("what is /model?", None),
-        ("/", None),
-        ("", None),
+        ("/model opus", ("model", "opus")), ("  /Exit ", ("exit", "")), ("/x:y-z a\nb", ("x:y-z", "a\nb")),
+        ("/etc/hosts is what?", None), ("what is /model?", None), ("/", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_what_is_a_command(line: str, asked: tuple[str, str] | None) -> None:
     assert split_command(line) == asked
 
@@ -477,14 +472,10 @@ def test_the_flags_that_go_on(words: list[str], kept: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("opuss", "opus"),
-        ("sonet", "sonnet"),
-        ("fabel", "fable"),
-        ("opus", None),
-        ("claude-opuss", None),
+        ("opuss", "opus"), ("sonet", "sonnet"), ("fabel", "fable"), ("opus", None), ("claude-opuss", None),
         ("llama3", None),
     ],
-)
+)  # fmt: skip
 def test_a_slip_in_the_name_of_a_model(name: str, meant: str | None) -> None:
     assert _resolve_model(name, ["fable"]) == meant
 

@@ -43,10 +43,7 @@ VALUES = {
     "setting_sources": ("user,local", ["user", "local"]),
     "mcp_servers": ("mcp.json", str(Path.cwd() / "mcp.json")),
     "wait_for_mcp": ("20", 20.0),
-    "agents": (
-        '{"reviewer": {"description": "d", "prompt": "p"}}',
-        {"reviewer": {"description": "d", "prompt": "p"}},
-    ),
+    "agents": ('{"reviewer": {"description": "d", "prompt": "p"}}', {"reviewer": {"description": "d", "prompt": "p"}}),
     "extra_args": ('{"chrome": null}', {"chrome": None}),
     "session_id": ("1b4e28ba-2fa1-11d2-883f-0016d3cca427", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"),
     "json_schema": ('{"type": "object"}', {"type": "object"}),

@@ -67,17 +67,12 @@ def test_a_healthy_place(doctor: Doctor, real_cli: str) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert SECRET not in ran.out
     for part in (
-        "ok    configuration: ",
-        "pilothouse.toml sets model, max_turns",
-        "ok    variables: ",
-        "PILOTHOUSE_EFFORT",
-        f"cli: Claude Code {version} at {real_cli}",
-        "ok    pin: Claude Code ",
-        "ok    key: ANTHROPIC_API_KEY is set",
-        "open files: ",
+        "ok    configuration: ", "pilothouse.toml sets model, max_turns", "ok    variables: ", "PILOTHOUSE_EFFORT",
+        f"cli: Claude Code {version} at {real_cli}", "ok    pin: Claude Code ",
+        "ok    key: ANTHROPIC_API_KEY is set", "open files: ",
         f"ok    round trip: Claude Code {version} answered the scripted model in ",
         "Everything that a query needs is set up.",
-    ):
+    ):  # fmt: skip
         assert part in ran.out
 
 

@@ -36,16 +36,11 @@ def test_one_option_in_full(pilothouse: Command, place: Path) -> None:
     ran = pilothouse.run("options", "max-turns", "--config", "pilothouse.toml", cwd=place)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines() == [
-        "max_turns",
-        f"  {TABLE['max_turns'].doc}",
-        "  value:        a whole number of at least 1",
-        "  default:      None",
-        "  goes to:      `--max-turns`",
-        "  file:         max_turns",
-        "  variable:     PILOTHOUSE_MAX_TURNS",
-        "  command line: pilothouse ask --max-turns",
+        "max_turns", f"  {TABLE['max_turns'].doc}", "  value:        a whole number of at least 1",
+        "  default:      None", "  goes to:      `--max-turns`", "  file:         max_turns",
+        "  variable:     PILOTHOUSE_MAX_TURNS", "  command line: pilothouse ask --max-turns",
         f"  here:         7  ({place / 'pilothouse.toml'}:1)",
-    ]
+    ]  # fmt: skip
     secret = pilothouse.run("options", "api_key", cwd=place, env={"PILOTHOUSE_API_KEY": "sk-ant-hidden"})
     assert "not from a file" in secret.out
     assert "[redacted]  (PILOTHOUSE_API_KEY)" in secret.out

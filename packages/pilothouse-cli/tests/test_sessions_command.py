@@ -63,11 +63,7 @@ def test_the_flags() -> None:
     assert request == SessionsRequest(
         action="usage", request=UsageRequest(session="1f0c", since=date(2026, 11, 1), by="model", json=True)
     )
-    for wrong in (
-        ["sessions", "lst"],
-        ["sessions", "list", "--limit", "-1"],
-        ["sessions", "usage", "--since", "x"],
-    ):
+    for wrong in (["sessions", "lst"], ["sessions", "list", "--limit", "-1"], ["sessions", "usage", "--since", "x"]):
         with pytest.raises(SystemExit) as ended:
             parse(wrong)
         assert ended.value.code == 2

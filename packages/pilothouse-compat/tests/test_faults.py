@@ -27,10 +27,7 @@ from pilothouse_compat.claude_agent_sdk._internal.query import UserTransport
 from pilothouse_compat.claude_agent_sdk._internal.transport import subprocess_cli
 from pilothouse_compat.claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
 SOON = 30.0  # seconds on a machine that has much to do; a second on one that has not
 

@@ -18,19 +18,12 @@ pytestmark = [pytest.mark.real_cli, pytest.mark.matrix]
 
 # Without their dependencies: claude-agent-sdk is one of them, and the others that are used are in the group `dev`.
 PACKAGES = (
-    "ag-ui-claude-sdk==0.2.3",
-    "agent-framework-claude==1.0.0b261015",
-    "openinference-instrumentation-claude-agent-sdk==0.1.22",
-    "ag-ui-protocol==1.0.0",
-    "agent-framework-core==1.23.0",
-    "annotated-doc==0.0.7",
-    "fastapi==0.165.0",
-    "openinference-instrumentation==0.1.72",
-    "openinference-semantic-conventions==0.1.42",
-    "opentelemetry-instrumentation==0.66b2",
-    "opentelemetry-semantic-conventions==0.66b2",
-    "wrapt==2.5.2",
-)
+    "ag-ui-claude-sdk==0.2.3", "agent-framework-claude==1.0.0b261015",
+    "openinference-instrumentation-claude-agent-sdk==0.1.22", "ag-ui-protocol==1.0.0",
+    "agent-framework-core==1.23.0", "annotated-doc==0.0.7", "fastapi==0.165.0",
+    "openinference-instrumentation==0.1.72", "openinference-semantic-conventions==0.1.42",
+    "opentelemetry-instrumentation==0.66b2", "opentelemetry-semantic-conventions==0.66b2", "wrapt==2.5.2",
+)  # fmt: skip
 
 HEAD = """
 import asyncio, json, os, sys

@@ -14,7 +14,7 @@ DIFFERENCES = {
     "test_session_helpers_store.py::TestGetSessionMessagesFromStore::"
     "test_parallel_tool_calls_keep_every_call_and_result": (
         "results of parallel calls come in the order of their calls, as the CLI resumes them"
-    ),
+    )
 }
 """Tests that fail, and why that is right."""
 

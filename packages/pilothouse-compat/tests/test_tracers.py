@@ -172,13 +172,9 @@ os._exit(0)
 )
 
 TRACERS = {
-    "OpenTelemetry": OTEL,
-    "OpenInference": OPENINFERENCE,
-    "Logfire": LOGFIRE,
-    "Braintrust": BRAINTRUST,
-    "LangSmith": LANGSMITH,
-    "MLflow": MLFLOW,
-}
+    "OpenTelemetry": OTEL, "OpenInference": OPENINFERENCE, "Logfire": LOGFIRE, "Braintrust": BRAINTRUST,
+    "LangSmith": LANGSMITH, "MLflow": MLFLOW,
+}  # fmt: skip
 
 
 def record(code: str, program: Any, *, ours: bool) -> list[str]:

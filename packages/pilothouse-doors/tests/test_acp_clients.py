@@ -335,10 +335,7 @@ def test_words_for_the_turn_that_runs(agent: str, served_cli: ServedCli, scripte
     words = [{"type": "text", "text": "STEER: only the docs"}]
     asked = {"sessionId": "$session", "prompt": words, "_meta": {"steering": {"idleBehavior": "promptRequired"}}}
     seen = judge(
-        served_cli,
-        prompt(steerOn="tool_call_update", words=words),
-        ["_session/steering", asked],
-        command=command,
+        served_cli, prompt(steerOn="tool_call_update", words=words), ["_session/steering", asked], command=command
     )
     hello, _, answered, idle = seen["responses"]
     assert hello["_meta"]["steering"] == {"supported": True}

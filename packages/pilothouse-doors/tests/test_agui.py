@@ -19,17 +19,7 @@ from pilothouse_doors.ui import Threads, agui_route
 from pilothouse_doors.ui import threads as threads_module
 from pilothouse_doors.ui.agui import AguiWriter
 from pilothouse_doors.ui.threads import settle
-from pilothouse_testing import (
-    Gate,
-    HttpError,
-    Pause,
-    RecordedRequest,
-    ScriptedModel,
-    Steps,
-    Text,
-    Thinking,
-    ToolUse,
-)
+from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -93,89 +83,6 @@ async def test_a_run_asks_and_the_next_one_answers(served_cli: ServedCli, script
         assert third[-1]["usage"][0]["outputTokens"] > 0
         assert "not allow" in joined(third)
     served_cli.wait_gone()
-
-
-@pytest.mark.matrix
-async def test_a_question_and_a_front_end_tool(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
-    question = {
-        "question": "Which?",
-        "header": "Color",
-        "options": [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}],
-        "multiSelect": False,
-    }
-    scripted_model.reply(
-        Steps([ToolUse("AskUserQuestion", {"questions": [question]})], [ToolUse("mcp__tools__pick", {"n": 2})], results)
-    )
-    tools = [
-        {
-            "name": "pick",
-            "description": "Pick",
-            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
-        }
-    ]
-    with served(agui_route("/agui", served_cli.agent(tools=["AskUserQuestion"]))) as url:
-        first = await post(f"{url}/agui", run_input("t", HELLO, tools=tools))
-        [interrupt] = first[-1]["outcome"]["interrupts"]
-        assert interrupt["reason"] == "input_required"
-        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"answers": {"Which?": "Red"}}}]
-        second = await post(f"{url}/agui", run_input("t", HELLO, tools=tools, resume=resume))
-        [call] = second[-1]["outcome"]["pendingToolCallIds"]
-        assert [each["toolCallName"] for each in second if each["type"] == "TOOL_CALL_START"] == ["pick"]
-        answer = {"id": "r", "role": "tool", "toolCallId": call, "content": "picked 2"}
-        third = await post(f"{url}/agui", run_input("t", HELLO, answer, tools=tools))
-        assert joined(third) == "picked 2"
-        assert third[-1]["outcome"] == {"type": "success"}
-    assert "Red" in scripted_model.requests[1].tool_results[-1].text
-
-
-@pytest.mark.matrix
-async def test_a_sub_agent_and_parallel_tools(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
-    (served_cli.cwd / "f").write_text("content")
-    read = ToolUse("Read", {"file_path": str(served_cli.cwd / "f")})
-    scripted_model.on("look around", reply=Steps([read], "seen"))
-    scripted_model.default = "I was told."  # the end of a sub-agent in the background wakes the model
-    agent = ToolUse("Agent", {"description": "Look", "prompt": "look around", "subagent_type": "general-purpose"})
-    scripted_model.on("hello", reply=Steps([agent, read], "done"))
-    with served(agui_route("/agui", served_cli.agent(tools=["Agent", "Read"]))) as url:
-        events = await post(f"{url}/agui", run_input("t", HELLO))
-    [started] = [each for each in events if each["type"] == "SUBAGENT_STARTED"]
-    ids = [
-        each["toolCallId"]
-        for each in events
-        if each.get("subagentRunId") == started["subagentRunId"] and "toolCallId" in each
-    ]
-    assert started["name"] == "general-purpose"
-    assert ids
-    assert "SUBAGENT_FINISHED" in kinds(events)
-    assert "done" in joined(events)
-
-
-@pytest.mark.matrix
-async def test_an_error_ends_the_run_and_the_thread_goes_on(
-    served_cli: ServedCli, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.reply(HttpError(400, "bad"))
-    scripted_model.reply("better")
-    with served(agui_route("/agui", served_cli.agent())) as url:
-        assert (await post(f"{url}/agui", run_input("t", HELLO)))[-1]["type"] == "RUN_ERROR"
-        again = {"id": "again", "role": "user", "content": "hello again"}
-        assert joined(await post(f"{url}/agui", run_input("t", HELLO, again))) == "better"
-
-
-@pytest.mark.matrix
-async def test_a_thread_goes_on_in_another_process(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("ahoy1")
-    scripted_model.reply("second")
-    scripted_model.reply("other")
-    said = {"id": "a", "role": "assistant", "content": "ahoy1"}
-    for messages, answer in (([HELLO], "ahoy1"), ([HELLO, said, HELLO], "second")):
-        with served(agui_route("/agui", served_cli.agent())) as url:
-            assert joined(await post(f"{url}/agui", run_input("t", *messages))) == answer
-        served_cli.wait_gone()
-    assert "ahoy1" in str(scripted_model.requests[1].messages)
-    with served(agui_route("/agui", served_cli.agent(), get_owner=lambda request: "eve")) as url:
-        await post(f"{url}/agui", run_input("t", HELLO, said, HELLO))
-    assert "ahoy1" not in str(scripted_model.requests[2].messages)
 
 
 async def test_children_that_start_at_once_are_counted(

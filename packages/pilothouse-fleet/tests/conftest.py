@@ -12,11 +12,6 @@ from pilothouse_testing import FakeCLI
 
 
 @pytest.fixture
-def make_memory() -> Callable[[], SqliteJournal]:
-    return SqliteJournal
-
-
-@pytest.fixture
 def make_sqlite(tmp_path: Path) -> Callable[[], SqliteJournal]:
     """Journals over one file, as if each were in a process of its own."""
     return lambda: SqliteJournal(tmp_path / "runs.db")

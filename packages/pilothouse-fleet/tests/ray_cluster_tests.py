@@ -22,13 +22,7 @@ import pytest
 import runner_suite
 from anyio import to_thread
 from ray_clusters import ENVIRONMENT, MARK, Cluster, started
-from runner_suite import (
-    RunnerSuite,
-    make_attempt,
-    make_waiting_cli,
-    wait_all_exited,
-    wait_asked,
-)
+from runner_suite import RunnerSuite, make_attempt, make_waiting_cli, wait_all_exited, wait_asked
 
 import pilothouse_fleet.sync
 from pilothouse.client import Agent
@@ -47,12 +41,9 @@ SMALL = {"num_cpus": 0}
 
 
 ON_TRIO = {
-    "test_an_answer_comes",
-    "test_an_interrupt_stops_it_in_order",
-    "test_cancelling_at_any_moment_leaves_no_child",
-    "test_many_at_once_are_not_mixed_up",
-    "test_the_runs_of_an_actor_that_dies_go_on",
-}
+    "test_an_answer_comes", "test_an_interrupt_stops_it_in_order", "test_cancelling_at_any_moment_leaves_no_child",
+    "test_many_at_once_are_not_mixed_up", "test_the_runs_of_an_actor_that_dies_go_on",
+}  # fmt: skip
 """Each test needs an actor of its own, which takes its time: so each runs once, those that wait the hardest here."""
 
 

@@ -8,7 +8,6 @@ implementations.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from process_checks import is_dead
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import (
@@ -280,19 +280,6 @@ def forgetful(child: Any) -> None:
     )
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process, other than a zombie."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        return not stat.parent.parent.is_dir() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return not stat.parent.parent.is_dir()
-
-
 async def wait_asked(fake: FakeCLI, count: int = 1) -> None:
     """Wait until so many children have got their prompts."""
     while sum(bool(call.prompts) for call in fake.calls) < count:
@@ -301,5 +288,5 @@ async def wait_asked(fake: FakeCLI, count: int = 1) -> None:
 
 async def wait_all_exited(calls: list[FakeCall]) -> None:
     """Wait until all children have exited; the limit of the test bounds the wait."""
-    while any(is_alive(call.pid) for call in calls):
+    while not all(is_dead(call.pid) for call in calls):
         await anyio.sleep(POLL_SECONDS)

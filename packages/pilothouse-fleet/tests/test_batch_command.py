@@ -7,13 +7,12 @@ import io
 import json
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_processes import LIMIT_S, asked, is_alive, lasting, started, stubborn, until
+from command_processes import LIMIT_S, asked, is_alive, lasting, started, until
 from rich.console import Console
 
 from pilothouse_cli import main
@@ -187,19 +186,6 @@ def test_ctrl_c_keeps_what_was_begun(run: Any, prompts: Path) -> None:
     assert (status["interrupted"], status["queued"], status["running"]) == (2, 1, 0)
 
 
-def test_a_second_ctrl_c_ends_it_at_once(prompts: Path) -> None:
-    with stubborn() as fake, started("batch", str(prompts), "--cli", fake.path) as child:
-        until(lambda: asked(fake) == 3)
-        child.send_signal(signal.SIGINT)
-        assert child.stderr is not None
-        assert "press Ctrl-C again" in child.stderr.readline()
-        before = time.monotonic()
-        child.send_signal(signal.SIGINT)
-        child.wait(LIMIT_S)
-        assert time.monotonic() - before < 20
-        assert child.returncode == 130
-
-
 def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     screen = Screen(stream, stream)
@@ -225,12 +211,8 @@ def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
         shown.print_ended(Run(key="good", prompt="x", state="succeeded"))
     text = stream.getvalue()
     for words in (
-        "run [b]0",
-        "1 min 15 s",
-        "and 2 more",
-        "3 succeeded, 1 failed, 2 running, 94 queued",
-        "8 min 0 s left",
-    ):
+        "run [b]0", "1 min 15 s", "and 2 more", "3 succeeded, 1 failed, 2 running, 94 queued", "8 min 0 s left",
+    ):  # fmt: skip
         assert words in text
     assert "1 of 100  bad  failed" in text
     assert "good" not in text

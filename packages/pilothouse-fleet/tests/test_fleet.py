@@ -192,13 +192,6 @@ async def test_an_agent_does_the_work_and_types_its_output() -> None:
         _ = run.result.messages
 
 
-async def test_all_messages_can_be_kept() -> None:
-    async with Fleet(Agent(transport=mock_transport("hi")), keep_messages=True) as fleet:
-        [run] = await fleet.gather(["a"])
-    assert run.result is not None
-    assert run.result.full_text == "hi"
-
-
 PASSING: dict[str, PilothouseError] = {
     "overloaded": OverloadedError("busy"),
     "rate limit": RateLimitError("slow down"),
@@ -352,6 +345,7 @@ async def test_an_attempt_that_does_not_end_in_order_is_cancelled() -> None:
         ({"rate": Rate(requests_per_minute=0)}, "requests_per_minute"),
         ({"rate": 7}, "Rate"),
         ({"retry": "often"}, "retry"),
+        *(({"stop_after": wrong}, "stop_after") for wrong in (0, -1, 1.5, "3", True)),
         ({"on_interrupted": "cry"}, "'resume', 'restart', 'fail'"),
         ({"journal": "postgresql://host/db"}, "there is none for postgresql://"),
         ({"journal": 7}, "expected a path"),
@@ -414,7 +408,10 @@ async def test_a_fleet_works_in_its_block_only() -> None:
 async def test_pace_and_eta() -> None:
     async with Fleet(runner=PlayedRunner(seconds=6), concurrency=1) as fleet:
         runs = fleet.map([str(n) for n in range(21)])
-        for _ in range(11):
+        for _ in range(3):
+            await anext(runs)
+        assert (await fleet.status()).runs_per_minute == 0, "a few have none"
+        for _ in range(8):
             await anext(runs)
         status = await fleet.status()
         assert status.runs_per_minute == pytest.approx(10, rel=0.1)
@@ -469,9 +466,3 @@ async def test_gather_shows_its_progress_in_a_terminal_only(
     last = capsys.readouterr().err.rpartition("\r")[2]
     assert last.startswith("\x1b[K2 of 2 runs, $0.")
     assert last.endswith(" s\n")
-
-
-async def test_a_few_runs_have_no_pace() -> None:
-    async with Fleet(runner=PlayedRunner(seconds=6), concurrency=1) as fleet:
-        await fleet.gather(["a", "b", "c"])
-        assert (await fleet.status()).runs_per_minute == 0

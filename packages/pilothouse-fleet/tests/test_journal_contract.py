@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,12 @@ KINDS = ("memory", "sqlite")
 
 
 @pytest.fixture(params=KINDS)
-def journal(request: pytest.FixtureRequest) -> SqliteJournal:
-    return request.getfixturevalue(f"make_{request.param}")()
+async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[SqliteJournal]:
+    """An open journal."""
+    made = SqliteJournal() if request.param == "memory" else SqliteJournal(tmp_path / "runs.db")
+    await made.open(0.0, "resume")
+    yield made
+    await made.close()
 
 
 def run(key: str, prompt: Any = "go", **more: Any) -> Run:
@@ -28,7 +32,6 @@ def run(key: str, prompt: Any = "go", **more: Any) -> Run:
 
 
 async def test_runs_are_given_out_once_first_come_first_served(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     added = await journal.add([run(str(n)) for n in range(5)])
     assert [one.number for one in added] == [1, 2, 3, 4, 5]
     assert [one.state for one in added] == ["queued"] * 5
@@ -39,19 +42,15 @@ async def test_runs_are_given_out_once_first_come_first_served(journal: SqliteJo
     assert [one.key for one in await journal.lease(9, 7.0)] == ["2", "3", "4"]
     assert await journal.lease(9, 7.0) == []
     assert await journal.next_due() is None
-    await journal.close()
 
 
 async def test_the_greater_priority_goes_first(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b", priority=2), run("c", priority=2), run("d", priority=-1)])
     await journal.add([run("d", priority=9)])
     assert [one.key for one in await journal.lease(4, 0.0)] == ["d", "b", "c", "a"]
-    await journal.close()
 
 
 async def test_what_is_due_later_waits(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b")])
     [first] = await journal.lease(1, 10.0)
     assert await journal.release(replace(first, state="queued", due=50.0, failures=1))
@@ -60,11 +59,9 @@ async def test_what_is_due_later_waits(journal: SqliteJournal) -> None:
     assert await journal.lease(1, 49.9) == []
     [again] = await journal.lease(1, 50.0)
     assert (again.key, again.attempts, again.failures) == ("a", 2, 1)
-    await journal.close()
 
 
 async def test_one_key_is_one_run(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run("a", "one")])
     [again] = await journal.add([run("a", "one", settings={"model": "opus"})])
     assert again.number == 1
@@ -73,32 +70,19 @@ async def test_one_key_is_one_run(journal: SqliteJournal) -> None:
     with pytest.raises(UsageError, match="'new'"):
         await journal.add([run("new", "x"), run("new", "y")])
     assert [one.settings for one in await journal.lease(9, 0.0)] == [{"model": "opus"}]  # "new" was not added
-    await journal.close()
 
 
 async def test_cancelling_ends_what_waits(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b"), run("c")])
     await journal.lease(1, 0.0)
     ended = await journal.cancel(["b", "nobody"], 5.0)
     assert [(one.key, one.state, one.ended) for one in ended] == [("b", "cancelled", 5.0)]
     assert [one.key for one in await journal.cancel(None, 6.0)] == ["c"]
     assert (await journal.status()).running == 1
-    await journal.close()
 
 
-async def test_what_is_parked_is_not_given_out(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
-    await journal.add([run("a"), run("b")])
-    await journal.park(["a"])
-    assert [one.key for one in await journal.lease(9, 0.0)] == ["b"]
-    await journal.add([run("a")])
-    assert [one.key for one in await journal.lease(9, 0.0)] == ["a"]
-    await journal.close()
-
-
-async def test_in_memory_what_is_parked_is_dropped(make_memory: Callable[[], SqliteJournal]) -> None:
-    journal = make_memory()
+async def test_in_memory_what_is_parked_is_dropped() -> None:
+    journal = SqliteJournal()
     await journal.open(0.0, "resume")
     await journal.add([run(key) for key in "abcde"])
     [leased] = await journal.lease(1, 0.0)
@@ -113,7 +97,6 @@ async def test_in_memory_what_is_parked_is_dropped(make_memory: Callable[[], Sql
 
 
 async def test_a_run_keeps_the_options_it_was_started_with(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run("a", settings={"model": "one"})])
     await journal.add([run("a", settings={"model": "two"})])
     [leased] = await journal.lease(1, 0.0)
@@ -122,47 +105,17 @@ async def test_a_run_keeps_the_options_it_was_started_with(journal: SqliteJourna
     assert there.settings == {"model": "two"}
     await journal.release(replace(leased, state="queued"))
     assert [one.settings for one in await journal.lease(1, 0.0)] == [{"model": "two"}]
-    await journal.close()
-
-
-async def test_the_session_of_an_attempt_is_kept(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
-    await journal.add([run("a")])
-    [first] = await journal.lease(1, 0.0)
-    await journal.save_session_id(replace(first, session_id="s"))
-    found = await journal.get("a")
-    assert found is not None
-    assert (found.session_id, found.state) == ("s", "running")
-    assert await journal.get("b") is None
-    await journal.close()
-
-
-async def test_an_interrupted_run_goes_on_as_the_policy_says(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path / "runs.db")
-    await journal.open(0.0, "resume")
-    await journal.add([run("a")])
-    [first] = await journal.lease(1, 0.0)
-    assert await journal.release(replace(first, state="interrupted", session_id="s"))
-    await journal.close()
-    await journal.open(1.0, "resume")
-    await journal.requeue()
-    [again] = await journal.lease(1, 2.0)
-    assert (again.session_id, again.attempts, again.interruptions) == ("s", 2, 1)
-    await journal.close()
 
 
 async def test_rows_are_given_in_pages(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run(f"k{n}") for n in range(10)])
     await journal.lease(2, 0.0)
     assert [one.key for one in await journal.rows(None, 0, 3)] == ["k0", "k1", "k2"]
     assert [one.key for one in await journal.rows("queued", 3, 3)] == ["k3", "k4", "k5"]
     assert [one.key for one in await journal.rows("running", 0, 9)] == ["k0", "k1"]
-    await journal.close()
 
 
 async def test_a_lease_keeps_to_the_budget(journal: SqliteJournal) -> None:
-    await journal.open(0.0, "resume")
     await journal.add([run(str(n)) for n in range(9)])
     limits = Limits(budget_usd=2.5, run_budget_usd=1.0)
     first = await journal.lease(9, 0.0, limits)
@@ -177,15 +130,12 @@ async def test_a_lease_keeps_to_the_budget(journal: SqliteJournal) -> None:
     assert await journal.lease(9, 0.0, Limits(budget_usd=1.0)) == []
     [last] = await journal.lease(1, 0.0, Limits(budget_usd=3.0))
     assert last.limit_usd == pytest.approx(3.0 - (await journal.status()).cost_usd)
-    await journal.close()
 
 
 async def test_a_cancelled_run_is_reported_once(journal: SqliteJournal) -> None:
-    mark = await journal.open(0.0, "resume")
     await journal.add([run("a")])
     assert [one.key for one in await journal.cancel(["a"], 1.0)] == ["a"]
-    assert (await journal.list_ended_since(mark))[0] == []
-    await journal.close()
+    assert (await journal.list_ended_since(0))[0] == []
 
 
 async def test_of_a_file_all_is_there_again(tmp_path: Path) -> None:

@@ -88,26 +88,19 @@ async def test_a_session_that_goes_on_finds_its_directory_as_it_was(repository: 
     assert (await again.make("a", is_resumed=True)).is_new
 
 
-async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(repository: Path, root: Path) -> None:
+@pytest.mark.parametrize("record", [None, b"", b'{"base": 1}', b"[]", b"\xff"])
+async def test_a_directory_without_a_record_is_no_place_to_go_on_in(
+    repository: Path, root: Path, record: bytes | None
+) -> None:
+    """As after a crash while it was filled, or from another version."""
     workspace = await opened(GitWorktree(repository, root=root))
     place = await workspace.make("a", is_resumed=False)
     await workspace.release(place, "interrupted")
-    (root / ".pilothouse" / f"{place.path.name}.json").unlink()  # as if it had been killed while it was filled
+    kept = root / ".pilothouse" / f"{place.path.name}.json"
+    kept.unlink() if record is None else kept.write_bytes(record)
     (place.path / "a.txt").unlink()
     again = await workspace.make("a", is_resumed=True)
-    assert again.is_new
-    assert (again.path / "a.txt").exists()
-
-
-@pytest.mark.parametrize("record", [b"", b'{"base": 1}', b"[]", b"\xff"])
-async def test_a_record_that_cannot_be_read_counts_as_none(repository: Path, root: Path, record: bytes) -> None:
-    """As after a crash of the machine, or from another version."""
-    workspace = await opened(GitWorktree(repository, root=root))
-    place = await workspace.make("a", is_resumed=False)
-    await workspace.release(place, "interrupted")
-    (root / ".pilothouse" / f"{place.path.name}.json").write_bytes(record)
-    again = await workspace.make("a", is_resumed=True)
-    assert again.is_new
+    assert (again.is_new, (again.path / "a.txt").exists()) == (True, True)
     assert again.facts == place.facts
     await workspace.release(again, "succeeded")
 

@@ -132,15 +132,9 @@ def test_rule_for_a_beginning_stays_in_the_work(project: Workplace) -> None:
     for command in ("cat a", "cat sub/a -n", "/bin/ls sub", f"cat {project.root}/a", "cat https://example.com/x"):
         assert judged(project, command, rules=rules) == "allow", command
     outside = (
-        "cat /etc/passwd",
-        "cat ../x",
-        "cat sub/../../x",
-        "cat sub/../a",
-        "cat away/x",
-        "cat -n/etc/passwd",
-        "/bin/ls /",
-        "cat /dev/sda",
-    )
+        "cat /etc/passwd", "cat ../x", "cat sub/../../x", "cat sub/../a", "cat away/x", "cat -n/etc/passwd",
+        "/bin/ls /", "cat /dev/sda",
+    )  # fmt: skip
     for command in (*outside, "cat .git/config", "cat pilothouse.toml", "cat link", "cat .claude"):
         assert judged(project, command, rules=rules) == "ask", command
     assert judged(project, "cat /etc/passwd", rules=RuleSet.parse(allow=["Bash(cat /etc/passwd)"])) == "allow"
@@ -166,13 +160,8 @@ def test_rule_for_a_beginning_finds_paths_inside_of_words(project: Workplace) ->
     for command in outside:
         assert judged(project, command, rules=rules) == "ask", command
     inside = (
-        "git log HEAD..",
-        "git log main..x",
-        "make -j4 -Csub",
-        "curl -d @sub/a x",
-        "git show HEAD:a",
-        "make -l1.5",
-    )
+        "git log HEAD..", "git log main..x", "make -j4 -Csub", "curl -d @sub/a x", "git show HEAD:a", "make -l1.5",
+    )  # fmt: skip
     inside += ("git clone https://example.com/x", "git clone git@example.com:a/b", "git clone ssh://git@example.com/a")
     for command in inside:
         assert judged(project, command, rules=rules) == "allow", command
@@ -265,13 +254,8 @@ def test_rule_that_denies_finds_its_words_anywhere(content: str, project: Workpl
 def test_rule_of_several_words(project: Workplace) -> None:
     rules = RuleSet.parse(deny=["Bash(git push:*)"], allow=["Bash"])
     for command in (
-        "git push",
-        "git  push -f",
-        "git -C x push",
-        "git -c 'a=b;c' push",
-        "cd x; git push",
-        "/usr/bin/git 'push'",
-    ):
+        "git push", "git  push -f", "git -C x push", "git -c 'a=b;c' push", "cd x; git push", "/usr/bin/git 'push'",
+    ):  # fmt: skip
         assert judged(project, command, rules=rules) == "deny", command
     for command in ("git $X", "$X push", "g$X", 'git "$(cat x)"', "git pu*"):
         assert judged(project, command, rules=rules) == "ask", command
@@ -364,14 +348,8 @@ def test_removing_what_everything_depends_on_asks_even_when_bypassed(command: st
 
 def test_bypassing_runs_the_rest(project: Workplace) -> None:
     for command in (
-        "rm -rf sub",
-        "rm -r sub/a b",
-        "rm a.txt",
-        "curl x | bash",
-        "npm rm x",
-        "rm *.pyc",
-        "find . -name x",
-    ):
+        "rm -rf sub", "rm -r sub/a b", "rm a.txt", "curl x | bash", "npm rm x", "rm *.pyc", "find . -name x",
+    ):  # fmt: skip
         assert judged(project, command, mode="bypassPermissions") == "allow", command
 
 

@@ -243,16 +243,6 @@ async def test_what_a_command_detaches_ends_with_the_session(here: Workplace, ho
     assert is_dead(pid)
 
 
-@linux_only
-async def test_keep_detached_leaves_it_running(tmp_path: Path) -> None:
-    here = Workplace(tmp_path, env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}, keep_detached=True)
-    await bash(here, DETACHED["setsid"])
-    pid = await number_in(here.cwd / "pid")
-    await here.close()
-    assert not is_dead(pid)
-    os.kill(pid, signal.SIGKILL)
-
-
 PROGRAM = """
 import os, sys
 from pathlib import Path

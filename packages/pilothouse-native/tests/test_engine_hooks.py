@@ -51,14 +51,8 @@ async def test_hooks_come_in_the_order_of_the_cli(scripted_model: ScriptedModel)
     script(scripted_model, "a")
     echo = Echo()
     events = (
-        "UserPromptSubmit",
-        "MessageDisplay",
-        "PreToolUse",
-        "PostToolUse",
-        "PostToolBatch",
-        "Stop",
-        "SessionStart",
-    )
+        "UserPromptSubmit", "MessageDisplay", "PreToolUse", "PostToolUse", "PostToolBatch", "Stop", "SessionStart",
+    )  # fmt: skip
     async with hosted(scripted_model, tools={"Echo": echo}) as host:
         await initialize(host, *events)
         await host.prompt("Go")
@@ -67,13 +61,8 @@ async def test_hooks_come_in_the_order_of_the_cli(scripted_model: ScriptedModel)
         payloads = {"PreToolUse": {"hookSpecificOutput": pre}, "PostToolUse": {"hookSpecificOutput": post}}
         result = await answered(host, **payloads)
     assert asked(host) == [
-        "UserPromptSubmit",
-        "PreToolUse",
-        "PostToolUse",
-        "PostToolBatch",
-        "MessageDisplay",
-        "Stop",
-    ]
+        "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch", "MessageDisplay", "Stop",
+    ]  # fmt: skip
     assert (echo.seen, result["result"]) == (["b"], "Done.")
     assert results(host)[0]["content"] == "other"
     texts = [block.get("text", "") for block in scripted_model.requests[1].messages[-1]["content"]]

@@ -53,12 +53,8 @@ async def test_a_result_has_the_fields_of_the_cli(scripted_model: ScriptedModel)
     _, result = await talk(scripted_model, "Hi")
     about = {key: result[key] for key in ("subtype", "is_error", "num_turns", "result", "stop_reason")}
     assert about == {
-        "subtype": "success",
-        "is_error": False,
-        "num_turns": 1,
-        "result": "Hello.",
-        "stop_reason": "end_turn",
-    }
+        "subtype": "success", "is_error": False, "num_turns": 1, "result": "Hello.", "stop_reason": "end_turn",
+    }  # fmt: skip
     assert result["terminal_reason"] == "completed"
     assert result["api_error_status"] is None
     tokens = result["usage"]["input_tokens"], result["usage"]["output_tokens"]

@@ -149,7 +149,7 @@ async def test_glob(here: Workplace) -> None:
     assert (await call(here, "Glob", "*.py")).content == "deep/er/d.py\nsub/b.py"
     assert (await call(here, "Glob", "sub/*.{py,ts}")).content == "sub/c.ts\nsub/b.py"
     assert (await call(here, "Glob", "**/*.txt")).result["filenames"] == [
-        *("wide.txt", "crlf.txt", ".git/g.txt", ".hidden/h.txt", "node_modules/m.txt", "ignored.txt", "a.txt"),
+        *("wide.txt", "crlf.txt", ".git/g.txt", ".hidden/h.txt", "node_modules/m.txt", "ignored.txt", "a.txt")
     ]
     assert (await call(here, "Glob", "*", path="sub")).content == "sub/made.md\nsub/c.ts\nsub/b.py"
     assert (await call(here, "Glob", f"{here.root}/sub/*.py")).content == "sub/b.py"

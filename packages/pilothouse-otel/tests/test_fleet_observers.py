@@ -76,26 +76,16 @@ async def test_the_spans_of_a_fleet(record: Record) -> None:
             assert trace.get_current_span() is caller
     assert seen.tree() == (("caller", ((FLEET, ((ATTEMPT, ()), (ATTEMPT, ()))),)),)
     assert seen.attributes(FLEET) == {
-        "gen_ai.operation.name": "invoke_workflow",
-        "gen_ai.workflow.name": "fleet",
-        "pilothouse.fleet.concurrency": 2,
-        "pilothouse.fleet.budget_usd": 20,
-        "pilothouse.fleet.succeeded": 2,
-        "pilothouse.fleet.failed": 0,
-        "pilothouse.fleet.cancelled": 0,
-        "pilothouse.cost_usd": 1.0,
-    }
+        "gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": "fleet",
+        "pilothouse.fleet.concurrency": 2, "pilothouse.fleet.budget_usd": 20, "pilothouse.fleet.succeeded": 2,
+        "pilothouse.fleet.failed": 0, "pilothouse.fleet.cancelled": 0, "pilothouse.cost_usd": 1.0,
+    }  # fmt: skip
     attempts = {str(dict(s.attributes or {})["pilothouse.fleet.run.key"]): s for s in seen.spans if s.name == ATTEMPT}
     assert dict(attempts["a"].attributes or {}) == {
-        "pilothouse.fleet.run.key": "a",
-        "pilothouse.fleet.run.attempt": 1,
-        "pilothouse.fleet.run.priority": 3,
-        "pilothouse.fleet.run.state": "succeeded",
-        "gen_ai.conversation.id": frames.SESSION_ID,
-        "gen_ai.usage.input_tokens": 110,
-        "gen_ai.usage.output_tokens": 5,
-        "pilothouse.cost_usd": 0.5,
-    }
+        "pilothouse.fleet.run.key": "a", "pilothouse.fleet.run.attempt": 1, "pilothouse.fleet.run.priority": 3,
+        "pilothouse.fleet.run.state": "succeeded", "gen_ai.conversation.id": frames.SESSION_ID,
+        "gen_ai.usage.input_tokens": 110, "gen_ai.usage.output_tokens": 5, "pilothouse.cost_usd": 0.5,
+    }  # fmt: skip
     assert {s.status.status_code for s in seen.spans} == {StatusCode.UNSET}
     assert "secret" not in "".join(s.to_json() for s in seen.spans)
     # What the runner does lies in the span of its own attempt.

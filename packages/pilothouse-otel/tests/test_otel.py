@@ -11,6 +11,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_memory import ROOT, Recorded, answer, done, using
 
 import pilothouse as ph
+from pilothouse.hooks import Hooks
+from pilothouse_otel.genai import SCHEMA_URL
 from pilothouse_otel.query import DENIED, TOOL_ERROR, UNFINISHED
 from pilothouse_testing import FakeCLI, frames, mock_transport
 
@@ -26,7 +28,7 @@ async def test_the_span_of_a_query(record: Record) -> None:
     [span] = seen.spans
     assert (span.name, span.kind, span.status.status_code) == (ROOT, SpanKind.INTERNAL, StatusCode.UNSET)
     assert span.instrumentation_scope is not None
-    assert span.instrumentation_scope.name == "pilothouse"
+    assert (span.instrumentation_scope.name, span.instrumentation_scope.schema_url) == ("pilothouse", SCHEMA_URL)
     assert dict(span.attributes or {}) == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.provider.name": "anthropic",
@@ -215,35 +217,20 @@ async def test_callbacks_run_inside_of_the_tool_call_that_they_are_about(record:
         inside("in the tool")
         return a + b
 
-    def play(child: Any) -> None:
-        child.expect("user")
-        output = {"role": "assistant", "id": "m", "content": []}
-        for key, name in (("t1", "Bash"), ("t2", "mcp__tools__add")):
-            block = {"type": "tool_use", "id": key, "name": name, "input": {}}
-            child.emit({"type": "assistant", "session_id": "s", "message": {**output, "content": [block]}})
-        hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
-        child.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="t1")
-        child.ask("can_use_tool", tool_name="Bash", input={}, tool_use_id="t1", permission_suggestions=[])
-        body = {"method": "tools/call", "jsonrpc": "2.0", "id": 7}
-        params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": {"claudecode/toolUseId": "t2"}}
-        child.ask("mcp_message", server_name="tools", message={**body, "params": params})
-        for key, wrong in (("t1", True), ("t2", False)):
-            block = {"type": "tool_result", "tool_use_id": key, "content": "x", "is_error": wrong}
-            child.emit({"type": "user", "session_id": "s", "message": {"role": "user", "content": [block]}})
-        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": "ok", "num_turns": 1})
-
-    with FakeCLI.from_function(play) as fake, anyio.fail_after(20):
-        await ph.query(
-            "Hi",
-            cli=fake.path,
-            instrumentation=seen.otel,
-            hooks={"PreToolUse": [ph.HookMatcher("Bash", [check])]},
-            can_use_tool=ask,
-            custom_tools=[add],
-        )
-    hook = ("hook PreToolUse", (("in the hook", ()),))
+    hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
+    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": {"claudecode/toolUseId": "t2"}}
+    call = {"method": "tools/call", "jsonrpc": "2.0", "id": 7, "params": params}
+    fake = FakeCLI().turn(using("Bash", "t1"), using("mcp__tools__add", "t2"))
+    fake.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="t1")
+    fake.ask("can_use_tool", tool_name="Bash", input={}, tool_use_id="t1", permission_suggestions=[])
+    fake.ask("mcp_message", server_name="tools", message=call)
+    hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
+    settings: dict[str, Any] = {"hooks": hooks, "can_use_tool": ask, "custom_tools": [add]}
+    with fake.emit(done("t1", is_error=True), done("t2"), answer()), anyio.fail_after(20):
+        await ph.query("Hi", cli=fake.path, instrumentation=seen.otel, **settings)
+    of_hook = ("hook PreToolUse", (("in the hook", ()),))
     permission = ("permission Bash", (("in the permission", ()),))
     own = ("execute_tool mcp__tools__add", (("in the tool", ()),))
-    assert seen.tree() == ((ROOT, (("execute_tool Bash", (hook, permission)), own)),)
+    assert seen.tree() == ((ROOT, (("execute_tool Bash", (of_hook, permission)), own)),)
     assert seen.attributes("permission Bash")["pilothouse.call.outcome"] == "deny"
     assert seen.attributes("execute_tool Bash")["error.type"] == DENIED

@@ -130,28 +130,11 @@ async def test_several_prompts_of_one_query_are_no_turns_of_its_own(record: Reco
 
 async def test_what_this_process_does_for_it_lies_in_it(record: Record) -> None:
     seen = record()
-
-    def play(child: Any) -> None:
-        child.expect("user")
-        output = {"role": "assistant", "id": "m", "content": []}
-        call = {"type": "tool_use", "id": "w1", "name": "Bash", "input": {}}
-        result = {"type": "result", "subtype": "success", "is_error": False, "result": "ok", "num_turns": 1}
-        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": "s"})
-        child.emit(result)
-        child.emit(
-            {
-                "type": "system",
-                "subtype": "init",
-                "claude_code_version": "2.1.332",
-                "session_id": "s",
-                "user_message_uuids": [],
-            }
-        )
-        child.emit({"type": "assistant", "session_id": "s", "message": {**output, "content": [call]}})
-        hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
-        child.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="w1")
-        child.ask("can_use_tool", tool_name="Bash", input={}, tool_use_id="w1", permission_suggestions=[])
-        child.emit({**result, "origin": {"kind": "task-notification"}, "user_message_uuids": []})
+    hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
+    fake = FakeCLI().turn(frames.init(), answer(), OWN_INIT, using("Bash", "w1"))
+    fake.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="w1")
+    fake.ask("can_use_tool", tool_name="Bash", input={}, tool_use_id="w1", permission_suggestions=[])
+    fake.emit(answer(**WOKEN))
 
     def check(event: Any) -> None:
         with seen.tracer.start_as_current_span("in the hook"):
@@ -161,7 +144,7 @@ async def test_what_this_process_does_for_it_lies_in_it(record: Record) -> None:
         return True
 
     hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
-    with FakeCLI.from_function(play) as fake:
+    with fake:
         async with ph.session(cli=fake.path, instrumentation=seen.otel, hooks=hooks, can_use_tool=ask) as session:
             listener = session.messages()
             await session.query("one")
@@ -257,6 +240,9 @@ async def test_a_prompt_that_it_takes_up_ends_it() -> None:
         def state(uuid: str, state: str) -> None:
             child.emit({"type": "command_lifecycle", "command_uuid": uuid, "state": state, "session_id": "s"})
 
+        def tell(subtype: str, **more: Any) -> None:
+            child.emit({"type": "system", "subtype": subtype, "session_id": "s", **more})
+
         def end(uuid: str, text: str) -> None:
             child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text, "num_turns": 1,
                         "user_message_uuid": uuid, "session_id": "s"})  # fmt: skip
@@ -264,27 +250,11 @@ async def test_a_prompt_that_it_takes_up_ends_it() -> None:
 
         first = child.expect("user")["uuid"]
         state(first, "started")
-        child.emit(
-            {
-                "type": "system",
-                "subtype": "init",
-                "claude_code_version": "2.1.332",
-                "session_id": "s",
-                "user_message_uuids": [first],
-            }
-        )
+        tell("init", claude_code_version="2.1.332", user_message_uuids=[first])
         end(first, "one")
-        child.emit(
-            {
-                "type": "system",
-                "subtype": "init",
-                "claude_code_version": "2.1.332",
-                "session_id": "s",
-                "user_message_uuids": [],
-            }
-        )
+        tell("init", claude_code_version="2.1.332", user_message_uuids=[])
         second = child.expect("user")["uuid"]
-        child.emit({"type": "system", "subtype": "status", "status": "requesting", "session_id": "s"})
+        tell("status", status="requesting")
         state(second, "started")
         end(second, "both")
 

@@ -264,20 +264,13 @@ def test_printing_it_shows_everything() -> None:
     text = str(effective_policy(options))
     assert text.startswith("permission mode: default (default): ")
     for part in (
-        "permission requests go to can_use_tool",
-        "runs unasked:\n  Bash(git:*): allowed_tools, agent",
-        "is not offered to the model:",
-        "WebSearch: disallowed_tools: WebSearch, agent",
-        "may decide before: hooks for PreToolUse",
-        "the settings in policy.json",
-        "~/.claude/settings.json",
-        "managed settings of this machine",
-        "hooks, tools and agents of plugins",
-        "--permission-mode may change everything",
-        "'helper' has the permission mode 'acceptEdits'",
-        "allowed_tools removes no tool",
-        "may change to 'bypassPermissions'",
-    ):
+        "permission requests go to can_use_tool", "runs unasked:\n  Bash(git:*): allowed_tools, agent",
+        "is not offered to the model:", "WebSearch: disallowed_tools: WebSearch, agent",
+        "may decide before: hooks for PreToolUse", "the settings in policy.json", "~/.claude/settings.json",
+        "managed settings of this machine", "hooks, tools and agents of plugins",
+        "--permission-mode may change everything", "'helper' has the permission mode 'acceptEdits'",
+        "allowed_tools removes no tool", "may change to 'bypassPermissions'",
+    ):  # fmt: skip
         assert part in text, part
 
 
@@ -423,11 +416,7 @@ def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], rep
             "can_use_tool": ask,
             "settings": {"permissions": {"ask": ["Bash(git push:*)"]}},
         },
-        {
-            "permission_mode": "bypassPermissions",
-            "can_use_tool": ask,
-            "settings": {"permissions": {"ask": ["Bash"]}},
-        },
+        {"permission_mode": "bypassPermissions", "can_use_tool": ask, "settings": {"permissions": {"ask": ["Bash"]}}},
         {
             "permission_mode": "bypassPermissions",
             "can_use_tool": ask,

@@ -205,21 +205,11 @@ async def test_messages_go_on_after_a_broken_connection(serve_host: MakeHost) ->
 
 
 @pytest.mark.real_cli
-async def test_the_real_cli_over_rest(serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("Hello.")
-    variables = scripted_model.env(max_retries=0)
-    served = serve_host(cli=str(real_cli), environ={"PATH": "/usr/bin:/bin", **variables})
-    async with connect(served) as host:
-        session = await host.start("hi", max_turns=1)
-        assert (await session.result()).text == "Hello."
-        assert (await session.state()).conversation
-
-
-@pytest.mark.real_cli
 async def test_words_reach_the_turn_that_runs_at_the_host(
     serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel
 ) -> None:
-    command = ToolUse("Bash", {"command": "sleep 2; echo slept"})
+    ready = scripted_model.home / "ready"
+    command = ToolUse("Bash", {"command": f"until [ -e {ready} ]; do sleep 0.02; done; sleep 0.5"})
     scripted_model.on("go", reply=Steps([command], "done"))
     scripted_model.on("and then?", reply="nothing more")
     environ = {"PATH": os.environ["PATH"], **scripted_model.env(max_retries=0)}
@@ -230,6 +220,7 @@ async def test_words_reach_the_turn_that_runs_at_the_host(
                 if isinstance(message, ph.AssistantMessage):
                     break
         steering = await session.steer("only the unit tests")
+        ready.touch()
         assert await steering.outcome() == "taken"
         assert (await session.result()).text == "done"
         assert "only the unit tests" in str(scripted_model.requests[1].messages)

@@ -71,10 +71,7 @@ async def test_private_files_travel_with_their_content() -> None:
     [
         ("a-token-123", {}),
         (None, {"explicit_env": {"ANTHROPIC_API_KEY": "sk-ant-123456"}}),
-        (
-            None,
-            {"files": (PrivateFile("mcp-config", ".json", b'{"x":{"headers":{"Authorization":"Bearer a123"}}}'),)},
-        ),
+        (None, {"files": (PrivateFile("mcp-config", ".json", b'{"x":{"headers":{"Authorization":"Bearer a123"}}}'),)}),
     ],
 )
 async def test_no_key_travels_in_the_clear(token: str | None, changes: dict[str, Any]) -> None:
@@ -95,17 +92,10 @@ async def test_settings_that_are_too_large_are_reported_before_anything_is_sent(
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "ftp://a:1",
-        "ws://",
-        "ws://:1",
-        "ws://a:b",
-        "ws://me:pw@a:1",
-        "ws://a:1?token=x",
-        "ws://a:1#x",
+        "", "ftp://a:1", "ws://", "ws://:1", "ws://a:b", "ws://me:pw@a:1", "ws://a:1?token=x", "ws://a:1#x",
         "ws://a:99999",
     ],
-)
+)  # fmt: skip
 def test_addresses_that_are_none_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="address of a host"):
         WebSocketTransport(url)

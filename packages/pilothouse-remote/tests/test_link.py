@@ -178,13 +178,6 @@ def test_data_after_the_end_is_refused() -> None:
         inbound.set_end(2)
 
 
-def test_what_comes_twice_is_cut_away() -> None:
-    inbound = ReceiveWindow()
-    assert inbound.accept(0, b"abc") == b"abc"
-    assert inbound.accept(1, b"bcde") == b"de"
-    assert inbound.accept(0, b"ab") == b""
-
-
 def test_more_than_was_sent_cannot_be_acknowledged() -> None:
     outbound = SendBuffer()
     outbound.append(b"abc")

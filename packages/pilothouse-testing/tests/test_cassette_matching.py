@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from pilothouse.messages.json_lines import encode_json
-from pilothouse_testing.cassettes.format import (
-    Cassette,
-    encode_entry,
-    encode_event,
-    encode_wire_line,
-    read_cassette,
-)
+from pilothouse_testing.cassettes.format import Cassette, encode_entry, encode_event, encode_wire_line, read_cassette
 from pilothouse_testing.cassettes.playback import IdMapping, diff_cassettes
 
 A, B, C, D = (f"{letter * 8}-1111-4111-8111-111111111111" for letter in "abcd")

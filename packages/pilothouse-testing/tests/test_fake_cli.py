@@ -376,8 +376,5 @@ def test_a_recording_answers_the_ids_of_today(transcripts: list[Path]):
 def test_a_recording_of_an_argument_plays_over_stdin_too(transcripts: list[Path]):
     path = next(p for p in transcripts if p.name.startswith("01_"))
     assert types(run(FakeCLI.from_transcript(path), INITIALIZE, USER)) == [
-        "control_response",
-        "system",
-        "assistant",
-        "result",
-    ]
+        "control_response", "system", "assistant", "result",
+    ]  # fmt: skip

@@ -67,7 +67,7 @@ def test_side_requests_of_the_cli_use_nothing_up(run: Callable[..., Frames], scr
             {"type": "control_request", "request_id": "r2", "request": {"subtype": "get_context_usage"}},
             prompt("go"),
             prompt("/compact"),
-        ],
+        ]
     )
     assert {"title", "count_tokens", "compact"} <= {request.side for request in scripted_model.side_requests}
     assert "Scripted session" in json.dumps(written)

@@ -204,16 +204,11 @@ def test_times_fails_and_then_succeeds():
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, "invalid_request_error"),
-        (401, "authentication_error"),
-        (403, "permission_error"),
-        (404, "not_found_error"),
-        (413, "request_too_large"),
-        (429, "rate_limit_error"),
-        (500, "api_error"),
+        (400, "invalid_request_error"), (401, "authentication_error"), (403, "permission_error"),
+        (404, "not_found_error"), (413, "request_too_large"), (429, "rate_limit_error"), (500, "api_error"),
         (529, "overloaded_error"),
     ],
-)
+)  # fmt: skip
 def test_http_errors_have_the_form_of_the_api(status: int, kind: str):
     with ScriptedModel(HttpError(status, headers={"retry-after": "7"}), HttpError(status, "odd", "text")) as model:
         got, headers, data = ask(model, stream=True)

@@ -26,11 +26,8 @@ def delegate(model: ScriptedModel, *, in_background: bool = False, calls: int = 
     step = Reply(ToolUse("Bash", {"command": "sleep 0.2; echo hi"}), usage=SUB_USAGE)
     model.on("SUBTASK", reply=Steps(*[step] * calls, Reply("report", usage=LAST_USAGE)))
     call = {
-        "description": "read it",
-        "prompt": "SUBTASK",
-        "subagent_type": "looker",
-        "run_in_background": in_background,
-    }
+        "description": "read it", "prompt": "SUBTASK", "subagent_type": "looker", "run_in_background": in_background,
+    }  # fmt: skip
     steps = [
         Reply([Text("I look."), ToolUse("Agent", call)], usage=MAIN_USAGE),
         Reply(ToolUse("mcp__tools__add", {"a": 1, "b": 2}), usage=MAIN_USAGE),

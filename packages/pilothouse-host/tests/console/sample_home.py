@@ -16,13 +16,9 @@ from pilothouse_testing import FakeCLI
 
 OPUS, SONNET = "claude-opus-5-5", "claude-sonnet-5-0"
 TOPICS = (
-    "Fix the flaky login test",
-    "Add a dark theme to the settings page",
-    "Why is the import so slow?",
-    "Write the release notes for 4.2",
-    "Move the tests to the new runner",
-    "Review the payment module",
-)
+    "Fix the flaky login test", "Add a dark theme to the settings page", "Why is the import so slow?",
+    "Write the release notes for 4.2", "Move the tests to the new runner", "Review the payment module",
+)  # fmt: skip
 
 
 def write_conversation(

@@ -37,12 +37,8 @@ def test_a_session_is_at_the_desk_and_in_the_browser(
     env = {**os.environ, "PILOTHOUSE_HOST_TOKEN": token}
     command = [sys.executable, "-m", "pilothouse", "chat", "--remote", url, "Make one"]
     given: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-        "bufsize": 1,
-    }
+        "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "bufsize": 1,
+    }  # fmt: skip
     with subprocess.Popen(command, env=env, **given) as chat:
         assert chat.stdin is not None
         assert chat.stdout is not None

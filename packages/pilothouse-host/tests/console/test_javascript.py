@@ -21,16 +21,9 @@ pytestmark = pytest.mark.browser
 TYPESCRIPT = ("typescript", "5.9.3")
 STRICT = ("--strict", "--noUncheckedIndexedAccess", "--noUnusedLocals", "--noUnusedParameters", "--noImplicitReturns")
 WHERE = (
-    "--noEmit",
-    "--allowJs",
-    "--checkJs",
-    "--target",
-    "es2023",
-    "--module",
-    "es2022",
-    "--moduleResolution",
+    "--noEmit", "--allowJs", "--checkJs", "--target", "es2023", "--module", "es2022", "--moduleResolution",
     "bundler",
-)
+)  # fmt: skip
 
 
 def test_the_types_hold() -> None:
@@ -327,9 +320,4 @@ def test_nothing_in_a_revealed_text_is_invisible(tmp_path: Path) -> None:
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=60, check=True)
     same, *shown = json.loads(done.stdout)
     assert same == plain
-    assert shown == [
-        *(f"a\\u{{{code:x}}}b" for code in unseen),
-        "5",
-        "",
-        '{\n  "toString": "\\u{202e}"\n}',
-    ]
+    assert shown == [*(f"a\\u{{{code:x}}}b" for code in unseen), "5", "", '{\n  "toString": "\\u{202e}"\n}']

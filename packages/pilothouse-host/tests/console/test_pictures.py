@@ -126,14 +126,9 @@ def test_every_page_looks_as_it_should(
     start_session(page, "Please clean up the builds")
     expect(page.locator(".ask")).to_be_visible()
     pages = {
-        "inbox": "/inbox",
-        "sessions": "/sessions",
-        "session": session,
-        "new": "/sessions/new",
-        "costs": "/costs",
-        "fleet": "/fleet",
-        "policy": "/policy",
-    }
+        "inbox": "/inbox", "sessions": "/sessions", "session": session, "new": "/sessions/new", "costs": "/costs",
+        "fleet": "/fleet", "policy": "/policy",
+    }  # fmt: skip
     violations: list[str] = []
     for width, viewport in (("wide", DESKTOP), ("narrow", PHONE)):
         for scheme in ("light", "dark"):

@@ -142,21 +142,6 @@ async def test_keys_in_the_settings_of_the_host_stay_there(
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
-async def test_a_prompt_over_rest_reads_no_file(
-    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
-    (tmp_path / "outside.txt").write_text(SECRET)
-    prompt = f"What is in @{tmp_path}/outside.txt ?"
-    scripted_model.default = "ok"
-    served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))
-    await answered(served, {}, prompt)
-    assert SECRET not in str([request.body for request in scripted_model.requests])
-    await answered(served, {"verbatim_prompts": False}, prompt)  # the client asks for it
-    assert SECRET in str([request.body for request in scripted_model.requests])
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.real_cli
 async def test_a_session_over_rest_lists_denials(
     serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:

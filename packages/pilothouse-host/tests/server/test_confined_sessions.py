@@ -292,7 +292,8 @@ def test_prompts_of_clients_read_no_file_and_run_no_command(attack: AttackHost, 
     secret = "the content of a file outside"
     (tmp_path / "outside.txt").write_text(secret)
     prompt = f"What is in @{tmp_path}/outside.txt ?"
-    host.run({}, prompt)
+    for token in (ANN, TOKEN):
+        host.run({}, prompt, token)
     with host.served.dial(token=ANN) as client:
         client.start()
         message = {"type": "user", "message": {"role": "user", "content": prompt}, "client_composed": False}

@@ -71,14 +71,10 @@ def test_the_files_need_no_token_and_load_nothing_from_elsewhere(serve_host: Mak
 @pytest.mark.parametrize(
     ("origin", "status"),
     [
-        ("http://127.0.0.1:{port}", 200),
-        ("https://127.0.0.1:{port}", 200),
-        ("http://127.0.0.1:1", 403),
-        ("http://127.0.0.1:{port}.evil.example", 403),
-        ("http://evil.example", 403),
-        ("null", 403),
+        ("http://127.0.0.1:{port}", 200), ("https://127.0.0.1:{port}", 200), ("http://127.0.0.1:1", 403),
+        ("http://127.0.0.1:{port}.evil.example", 403), ("http://evil.example", 403), ("null", 403),
     ],
-)
+)  # fmt: skip
 def test_only_pages_of_the_host_itself_may_use_it(serve_host: MakeHost, origin: str, status: int) -> None:
     with FakeCLI() as fake:
         served = serve_host(cli=fake.path)

@@ -265,15 +265,6 @@ def test_an_ask_of_a_stopped_host_waits_in_the_journal(tmp_path: Path) -> None:
             assert find(served, 0) == []
 
 
-def test_a_session_without_permission_prompts_asks_nobody(serve_host: MakeHost) -> None:
-    with FakeCLI().text("Hello") as fake:
-        served = serve_host(cli=fake.path)
-        options = {"permission_prompts": "none"}
-        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi", "options": options})
-        finish(served, made["id"])
-        assert "--permission-prompts=none" in fake.calls[0].argv
-
-
 CALL = ToolUse("Bash", {"command": "touch made", "description": "d"})
 
 

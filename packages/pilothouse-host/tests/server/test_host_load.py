@@ -118,8 +118,7 @@ async def _again(clients: list[Client], url: str) -> None:
 
 @pytest.mark.requirement("E84")
 @pytest.mark.parametrize(
-    ("sessions", "reconnects", "pause"),
-    [(20, 10, 0.05), pytest.param(200, 50, 3, marks=pytest.mark.slow)],
+    ("sessions", "reconnects", "pause"), [(20, 10, 0.05), pytest.param(200, 50, 3, marks=pytest.mark.slow)]
 )
 def test_every_byte_once(tmp_path: Path, sessions: int, reconnects: int, pause: float) -> None:
     script = f"i=0; while :; do seq $i $((i+99)); i=$((i+100)); sleep {pause}; done"

@@ -67,16 +67,10 @@ def test_transcripts_and_usage_of_the_real_cli(
     for path in owned:
         assert get(path, token=ann)[0] == 403
     for path in (
-        "/v1/transcripts?limit=0",
-        "/v1/transcripts?limit=x",
-        "/v1/transcripts?limit=9999",
-        "/v1/transcripts?offset=-1",
-        f"/v1/transcripts?offset={10**26}",
-        f"/v1/transcripts/{name}?offset={10**26}",
-        f"/v1/transcripts?offset={'9' * 5000}",
-        f"/v1/fleet?after={10**26}",
-        "/v1/usage?since=x",
-    ):
+        "/v1/transcripts?limit=0", "/v1/transcripts?limit=x", "/v1/transcripts?limit=9999",
+        "/v1/transcripts?offset=-1", f"/v1/transcripts?offset={10**26}", f"/v1/transcripts/{name}?offset={10**26}",
+        f"/v1/transcripts?offset={'9' * 5000}", f"/v1/fleet?after={10**26}", "/v1/usage?since=x",
+    ):  # fmt: skip
         assert get(path)[0] == 400
     words = {"type": "queued_command", "commandMode": "prompt", "prompt": "now the deck"}  # to a running turn
     row = {"type": "attachment", "uuid": ELSEWHERE, "parentUuid": answer["messages"][-1]["uuid"], "attachment": words}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 from served_host import LIMIT, TOKEN, Program, Served
-from terminal_screen import CTRL_D, chatting
 
 from pilothouse_host import host
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
@@ -29,8 +26,8 @@ def served(serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) 
     return serve_host(cli=str(real_cli), heartbeat=60.0, **given)  # a stream that says nothing ends the test
 
 
-def work(model: ScriptedModel, command: str = "sleep 2; echo slept") -> None:
-    model.on("go", reply=Steps([ToolUse("Bash", {"command": command})], "done"))
+def work(model: ScriptedModel, command: str = "until [ -e ready ]; do sleep 0.02; done; sleep 0.5") -> None:
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": f"cd {model.home}; {command}"})], "done"))
     model.default = "another turn"
 
 
@@ -90,6 +87,7 @@ def test_the_turn_that_runs_has_the_words_and_every_viewer_is_told(
     given = steer(served, path, prompt=[{"type": "text", "text": WORDS}])
     assert given["outcome"] is None
     assert described(served, path)["steering"] == [{"id": given["steering"], "title": WORDS}]
+    (scripted_model.home / "ready").touch()
     with served.events(path.rpartition("/")[2], given["events_from"], token=TOKENS["ann"]) as events:
         assert wait(events, uuid=given["steering"])["type"] == "user"
         told = wait(events, subtype="steering")
@@ -155,28 +153,6 @@ def test_after_an_interrupt_the_session_goes_on_with_the_words(served: Served, s
     assert outcome_of(served, path, given) == "next_turn"
     finish(served, path)
     assert WORDS in str(scripted_model.requests[-1].messages)
-
-
-@pytest.mark.real_cli
-def test_a_chat_at_a_terminal_gives_words_to_the_turn(served: Served, scripted_model: ScriptedModel) -> None:
-    ready = scripted_model.home / "ready"
-    work(scripted_model, f"until [ -e {ready} ]; do sleep 0.1; done")
-    path = begin(served)
-    argv = [sys.executable, "-m", "pilothouse", "chat", "--remote", f"http://127.0.0.1:{served.port}"]
-    env = {**os.environ, "PILOTHOUSE_HOST_TOKEN": TOKENS["ann"]}
-    with chatting([*argv, "--resume", path.rpartition("/")[2]], env) as screen:
-        screen.shows("> go")
-        screen.press(f"{WORDS}\n/queue afterwards\n")
-        screen.until(lambda: described(served, path)["queued"])
-        ready.touch()
-        screen.shows(f"+ {WORDS} (read by Claude)")
-        screen.shows("another turn")
-        screen.press(CTRL_D)
-        assert screen.ends() == 0
-    has_words = [WORDS in str(request.messages) for request in scripted_model.requests]
-    assert has_words == [False, True, True]
-    has_queued = ["afterwards" in str(request.messages) for request in scripted_model.requests]
-    assert has_queued == [False, False, True]
 
 
 def test_words_have_the_limits_of_prompts(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,19 +260,6 @@ def test_unneeded_output_is_pruned(serve_host: MakeHost) -> None:
             assert again.until_closed() == 1000
 
 
-def test_no_more_sessions_than_the_limit(serve_host: MakeHost) -> None:
-    with FakeCLI() as fake:
-        served = serve_host(cli=fake.path, max_sessions=1)
-        with served.dial() as client, served.dial() as other:
-            client.start()
-            refused = other.start()
-            assert (refused["op"], refused["code"]) == ("refused", "limit")
-            client.say("close")
-            assert client.until_closed() == 1000
-        with served.dial() as third:
-            assert third.start()["op"] == "ready"
-
-
 def test_lines_of_standard_error(serve_host: MakeHost) -> None:
     with FakeCLI.shell("echo trouble >&2; exit 3") as fake:
         served = serve_host(cli=fake.path)
@@ -281,19 +268,6 @@ def test_lines_of_standard_error(serve_host: MakeHost) -> None:
             assert client.until("stderr")["line"] == "trouble"
             ended = client.until("ended")
             assert (ended["exit_code"], ended["stderr"]) == (3, "trouble\n")
-
-
-def test_leaving_keeps_the_session(serve_host: MakeHost) -> None:
-    with FakeCLI().text("hello") as fake:
-        served = serve_host(cli=fake.path)
-        with served.dial() as client:
-            client.start()
-            client.say("detach")
-            assert client.until_closed() == 1000
-        with served.dial() as again:
-            again.attach(client.session, 0, client.client)
-            again.send(0, prompt("hi"))
-            again.until_output(b"hello")
 
 
 def test_a_client_that_sends_too_much_is_read_slowly(serve_host: MakeHost) -> None:

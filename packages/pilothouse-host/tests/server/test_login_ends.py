@@ -38,10 +38,7 @@ async def test_nobody_logs_in() -> None:
     begin = anyio.current_time()
     await login.follow()
     assert anyio.current_time() - begin >= LOGIN_SECONDS
-    assert (login.state, login.error) == (
-        "failed",
-        "nobody has logged in within 15 minutes: begin another login",
-    )
+    assert (login.state, login.error) == ("failed", "nobody has logged in within 15 minutes: begin another login")
 
 
 async def test_a_process_that_does_not_answer_is_not_called_late() -> None:

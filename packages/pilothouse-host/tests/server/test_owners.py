@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import select
-import signal
 import socket
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from served_host import ARGV, LIMIT, TOKEN, Program, Served, prompt
+from served_host import ARGV, LIMIT, TOKEN, Served, prompt
 
 import pilothouse as ph
 from pilothouse.errors import RemoteError
@@ -65,12 +64,6 @@ def test_a_token_leaves_a_child_to_each_other_one(serve_host: MakeHost) -> None:
             assert response.headers["retry-after"] == "5"
         with served.dial(token=ANN) as dialled:
             assert dialled.start()["code"] == "limit"
-
-
-def test_the_only_token_may_have_every_child(serve_host: MakeHost) -> None:
-    with FakeCLI() as fake:
-        served = serve_host(cli=fake.path, max_sessions=3)
-        assert [start(served, TOKEN) for _ in range(4)] == [201, 201, 201, 429]
 
 
 def test_a_host_with_fewer_children_than_tokens_says_so(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
@@ -387,16 +380,3 @@ def test_a_stored_response_does_not_exist_for_other_tokens(serve_host: MakeHost)
         assert ask(ANN, "repeat", made["id"])[0] == 200
         assert served.request("DELETE", path, token=ANN)[0] == 200
         assert served.request("GET", path, token=ANN)[0] == 404
-
-
-@pytest.mark.matrix
-def test_the_command_gives_each_token_its_share(tmp_path: Path) -> None:
-    for name, token in TOKENS.items():
-        (tmp_path / name).write_text(token)
-        (tmp_path / name).chmod(0o600)
-    clients = [part for name in TOKENS for part in ("--client", f"{name}={tmp_path / name}")]
-    with FakeCLI() as fake:
-        program = Program(tmp_path, fake.path, "--max-sessions", "4", *clients)
-        with program as served:
-            assert [start(served, token) for token in (ANN, ANN, ANN, BOB, TOKEN)] == [201, 201, 429, 201, 201]
-            assert program.end(signal.SIGTERM)[0] == 0

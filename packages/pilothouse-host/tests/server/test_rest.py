@@ -304,10 +304,7 @@ def test_a_path_of_an_endpoint_that_is_not_there_says_what_it_needs(serve_host: 
         assert (
             status,
             f"there is no POST {path} here; clients of OpenAI need --openai" in answer["error"]["message"],
-        ) == (
-            404,
-            True,
-        )
+        ) == (404, True)
     assert served.request("GET", "/v2")[1]["error"]["message"] == "there is no GET /v2 here"
 
 

@@ -27,15 +27,10 @@ def test_stored_output_is_the_same_but_for_the_answer(size: int) -> None:
 
 
 LINES = (
-    b'{"type":"system"}',
-    ANSWER,
-    b'{"type":"control_response","response":{"authUrl":"https://a.example"}}',
-    b'{"type":"control_request"}',
-    b'noise {"type":"control_response"}',
-    b"",
-    b'{"type":"user","text":"{\\"type\\":\\"control_response\\"}"}',
-    b'{"type":"contr',
-)
+    b'{"type":"system"}', ANSWER, b'{"type":"control_response","response":{"authUrl":"https://a.example"}}',
+    b'{"type":"control_request"}', b'noise {"type":"control_response"}', b"",
+    b'{"type":"user","text":"{\\"type\\":\\"control_response\\"}"}', b'{"type":"contr',
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])

@@ -77,16 +77,9 @@ def test_all_standard_tests_of_langchain_pass(real_cli: str, tmp_path: Path) -> 
     python = make_environment("langchain", "langchain-tests", "langchain", "anyio", "msgspec", "starlette", "uvicorn")
     suite = PROGRAMS / "langchain_suite.py"
     plain = [
-        "--noconftest",
-        "-c",
-        "/dev/null",
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "asyncio_mode=auto",
-        "--rootdir",
+        "--noconftest", "-c", "/dev/null", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "--rootdir",
         tmp_path,
-    ]
+    ]  # fmt: skip
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "--tb=short", *plain, "--junitxml", tmp_path / "results.xml", suite],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLI": real_cli, "PYTHONPATH": PYTHONPATH},

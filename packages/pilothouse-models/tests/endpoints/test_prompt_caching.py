@@ -142,13 +142,10 @@ async def ask_anthropic(settings: Settings) -> str:
 
 
 CLIENTS = {
-    "LanguageModel": ask_language_model,
-    "LangChain": ask_langchain,
-    "pydantic-ai": ask_pydantic_ai,
-    "openai, Chat Completions": ask_openai_chat,
-    "openai, Responses": ask_openai_responses,
+    "LanguageModel": ask_language_model, "LangChain": ask_langchain, "pydantic-ai": ask_pydantic_ai,
+    "openai, Chat Completions": ask_openai_chat, "openai, Responses": ask_openai_responses,
     "anthropic": ask_anthropic,
-}
+}  # fmt: skip
 
 
 @pytest.mark.sample(2)

@@ -12,9 +12,10 @@ import openai
 import pytest
 from endpoint_server import LIMIT, TOKEN, Connect, EndpointServer, call_text, speak
 
+from pilothouse.errors import UsageError
 from pilothouse_access import guard
 from pilothouse_access.request_ids import RequestIds
-from pilothouse_models.endpoints import EndpointModels, application
+from pilothouse_models.endpoints import EndpointModels, application, openai_routes
 from pilothouse_testing import FakeCLI, frames
 
 CITY: Any = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -207,6 +208,10 @@ def test_a_wrong_token_has_the_form_of_each_vendor(connect: Connect, monkeypatch
             ask()
         body: Any = told.value.body
         assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
+    http_client = clients.anthropic._client
+    assert anthropic.Anthropic(base_url=clients.server.url, auth_token=TOKEN, http_client=http_client).models.list()
+    with pytest.raises(UsageError, match="token of an endpoint is empty"):
+        openai_routes(EndpointModels(), token="")
 
 
 def test_the_input_of_a_stored_response(connect: Connect) -> None:

@@ -8,18 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from language_model_fixtures import (
-    NONCE,
-    WEATHER,
-    Frame,
-    call_text,
-    model_of,
-    read_stream,
-    started,
-    stopped,
-    streamed,
-    turn,
-)
+from language_model_fixtures import NONCE, WEATHER, Frame, call_text, model_of, read_stream, started, stopped, streamed
 
 import pilothouse as ph
 from pilothouse.errors import (
@@ -149,12 +138,6 @@ async def test_a_model_that_forgets_the_suffix_again_is_answered_with_a_warning(
 async def test_without_tools_the_markup_of_a_call_is_text() -> None:
     result = await model_of(*turns(BARE)).generate("go")
     assert (result.text, result.warnings) == (BARE, ())
-
-
-async def test_a_call_of_an_unknown_tool_is_answered_with_the_list() -> None:
-    model = model_of(*turns(call_text("nope"), "sorry"))
-    listener = await read_stream(model.stream("go", [weather]))
-    assert listener.results[0].output == "There is no tool 'nope'; the tools are: weather"
 
 
 async def test_some_calls_run_here_and_some_are_handed_back() -> None:
@@ -398,8 +381,3 @@ async def test_requests_of_one_model_know_nothing_of_each_other() -> None:
         for at in range(8):
             tasks.start_soon(ask, [weather] if at % 2 else [WEATHER])
     assert sorted(each.finish_reason for each in results) == ["stop"] * 4 + ["tool-calls"] * 4
-
-
-async def test_a_whole_turn_without_a_stream() -> None:
-    listener = await read_stream(model_of(turn(f"Look. {OSLO}")).stream("go", [WEATHER]))
-    assert listener.kinds == ["text-delta", "tool-call-start", "tool-call-delta", "tool-call", "finish"]

