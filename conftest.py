@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from places import TEST_FOLDERS, TRANSCRIPTS
+from places import ROOT, TEST_FOLDERS, TRANSCRIPTS
 from split import PROVEN, is_whole, mark_the_rest
 from store_servers import started
 from virtual_time import virtual_time
@@ -25,6 +25,7 @@ KEPT = ("PILOTHOUSE_CACHE",)
 
 # Helper modules lie beside the tests that use them.
 sys.path[:0] = [str(folder) for top in TEST_FOLDERS for folder in (top, *sorted(top.iterdir())) if folder.is_dir()]
+sys.path.append(str(ROOT))  # for `benchmarks`
 
 # How long one example takes says nothing: another worker, or another program, has the machine.
 settings.register_profile("pilothouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,20 +1,16 @@
-"""What the source consists of: sizes, doubled names, circles of imports, and a picture of its layers."""
+"""What the source consists of: doubled names, circles of imports, and a picture of its layers."""
 
 from __future__ import annotations
 
 import ast
 import re
-import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from html import escape
-from io import StringIO
-from pathlib import Path
-from typing import NamedTuple
 
-from places import ROOT, module_name, source_files, source_of
+from places import ROOT, module_name, source_files
 
 PICTURE = ROOT / "docs" / "architecture.svg"
 
@@ -23,9 +19,6 @@ TERMS = {"steering", "encoding", "framing", "generated", "recording"}
 
 REQUIREMENT = re.compile(r"\((?:[A-Z]{1,2}\d+[a-z]?(?:, | to | and )?)+\)")
 
-NO_CODE = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
-}  # fmt: skip
 
 ABOUT = {
     "pilothouse_access": "who may send requests; shares",
@@ -141,95 +134,11 @@ def participles() -> list[str]:
     return sorted(name for name, word in last if re.search("(ing|ed)$", word) and word not in TERMS)
 
 
-def code_lines(path: Path) -> int:
-    """The lines of a file that hold code: no docstrings, no comments, no blank lines."""
-    text = path.read_text()
-    docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    code: set[int] = set()
-    for token in tokenize.generate_tokens(StringIO(text).readline):
-        if token.type not in NO_CODE:
-            code.update(range(token.start[0], token.end[0] + 1))
-    return len(code - docstrings)
-
-
-class ClassSize(NamedTuple):
-    """How much state and behaviour a class has; a flag is an attribute that is set to True or False."""
-
-    attributes: int
-    flags: int
-    methods: int
-    name: str
-
-
-def class_sizes() -> list[ClassSize]:
-    """All classes, those with the most attributes first."""
-    return sorted(
-        (
-            class_size(module, node)
-            for module, tree in modules().items()
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-        ),
-        reverse=True,
-    )
-
-
-def class_size(module: str, definition: ast.ClassDef) -> ClassSize:
-    """Count what the methods of a class assign to `self`."""
-    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    attributes: set[str] = set()
-    flags: set[str] = set()
-    for node in (node for method in methods for node in ast.walk(method)):
-        if not isinstance(node, ast.Assign | ast.AnnAssign):
-            continue
-        is_flag = isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool)
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            for part in ast.walk(target):
-                if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "self":
-                    attributes.add(part.attr)
-                    if is_flag:
-                        flags.add(part.attr)
-    return ClassSize(len(attributes), len(flags), len(methods), f"{module}.{definition.name}")
-
-
-def imports_inside_functions() -> int:
-    """How many imports of our own modules stand inside functions."""
-    return sum(
-        (node.module or "").startswith("pilothouse")
-        for tree in modules().values()
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.ImportFrom)
-    )
-
-
-def package_sizes() -> dict[str, int]:
-    """The lines of code of each product and of each package of the core, the largest first; without generated files."""
-    sizes: Counter[str] = Counter()
-    for path in source_files():
-        if "generated" in path.name:
-            continue
-        parts = path.relative_to(source_of(path).parent).parts
-        sizes[".".join(parts[: 2 if len(parts) > 2 and parts[0] == "pilothouse" else 1])] += code_lines(path)
-    return dict(sizes.most_common())
-
-
-def measure() -> dict[str, tuple[int, int | None]]:
-    """What is measured: the value, and its limit if there is one."""
+def measure() -> dict[str, tuple[int, int]]:
+    """What is measured: the value, and its limit."""
     import pilothouse
 
-    sizes = package_sizes()
     return {
-        "lines of code": (sum(sizes.values()), None),
-        "lines of code of the core": (
-            sum(size for name, size in sizes.items() if not name.startswith("pilothouse_")),
-            None,
-        ),
-        "imports inside functions": (imports_inside_functions(), None),
         "names in the root": (len(vars(pilothouse)["__all__"]), 100),
         "class names that two modules define": (len(doubled_classes()), 15),
         "circles of imports": (len(circles()), 0),

@@ -6,28 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from benchmarks.guard import GUARDED, best_ratio, cpu_ratio
 
 NAMES = ("control", "deltas", "hook", "small", "tool")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake CLI of the benchmarks is for POSIX")
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hot_path_stays_near_its_floor(name: str, tmp_path: Path) -> None:
-    from benchmarks.guard import GUARDED, cpu_ratio
-
     ratio = cpu_ratio(name, tmp_path)
     assert ratio <= GUARDED[name].bound, "python -m benchmarks.guard tells more"
 
 
 def test_every_guarded_path_is_tested() -> None:
-    from benchmarks.guard import GUARDED
-
     assert sorted(GUARDED) == sorted(NAMES)
 
 
@@ -43,8 +34,6 @@ def test_every_guarded_path_is_tested() -> None:
     ids=["quiet", "noise", "slower"],
 )
 def test_the_best_of_each_side_is_compared(ours: list[float], floor: list[float], ratio: float, rounds: int) -> None:
-    from benchmarks.guard import best_ratio
-
     samples, asked = {"ours": iter(ours), "floor": iter(floor)}, list[str]()
 
     def measure(subject: str) -> float:

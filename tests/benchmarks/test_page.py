@@ -7,19 +7,15 @@ import json
 from typing import Any
 
 import pytest
+from benchmarks import page
+from benchmarks.cases import CASES
+from benchmarks.page import PAGES, PARTS, fresh
 from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
-
-
 def test_the_pages_show_the_measured_numbers() -> None:
-    from benchmarks.page import PAGES, PARTS, fresh
-
     texts = [page.read_text("utf-8") for page in PAGES]
     for text in texts:
         assert fresh(text) == text, "run python -m benchmarks.page"
@@ -47,8 +43,6 @@ def test_no_file_of_numbers_names_a_machine(name: str) -> None:
 
 
 def test_the_results_have_every_case() -> None:
-    from benchmarks.cases import CASES
-
     results = json.loads((BENCHMARKS / "results.json").read_text())
     for case in CASES:
         entry = results["cases"][case.name]
@@ -68,8 +62,6 @@ def test_the_results_have_every_case() -> None:
 def test_the_misses_are_told_in_words(
     monkeypatch: pytest.MonkeyPatch, wall: float, left_out: dict[str, str], words: list[str]
 ) -> None:
-    from benchmarks import page
-
     ratio = {name: {"median": value, "low": value, "high": value} for name, value in
              {"ours/floor": wall, "ours/incumbent": 0.5}.items()}  # fmt: skip
     found = {"cases": {"many": {"metrics": {"wall": ratio, "cpu": ratio}}}, "left_out": left_out}
@@ -80,8 +72,6 @@ def test_the_misses_are_told_in_words(
 
 
 def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import page
-
     noted: dict[str, Any] = {
         "system": "Linux",
         "processor": "",

@@ -6,24 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from places import ROOT
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
+from benchmarks import report
+from benchmarks.cases import CASES, SUBJECTS
+from benchmarks.report import is_met, misses_of, table
+from benchmarks.sampling import Samples
+from benchmarks.subjects.clients import percentile
 
 
 def find_case(name: str) -> Any:
-    from benchmarks.cases import CASES
-
     return next(case for case in CASES if case.name == name)
 
 
 def summarize(case: Any, rounds: dict[str, list[dict[str, float]]], before: Any = None) -> Any:
-    from benchmarks import report
-    from benchmarks.sampling import Samples
-
     return report.summarize(case, "full", Samples(rounds, {}), before)
 
 
@@ -32,8 +26,6 @@ def walls(**rounds: list[float]) -> dict[str, list[dict[str, float]]]:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    from benchmarks.report import is_met, misses_of
-
     case = find_case("many")
     result = summarize(case, walls(ours=[10.0, 3.0, 4.0], floor=[10.0, 1.0, 1.0], incumbent=[20.0, 6.0, 8.0]))
 
@@ -53,8 +45,6 @@ def test_ratios_are_taken_round_by_round() -> None:
     ids=["met", "missed"],
 )
 def test_a_goal_may_be_a_ratio_to_another_number_of_ours(warm: list[float], is_met: bool, shown: str) -> None:
-    from benchmarks import report
-
     case = find_case("pool")
     rounds = {"ours": [{"wall": w, "answer": 1.0, "cold": cold} for w, cold in zip(warm, (1.0, 2.0), strict=True)]}
     result = summarize(case, rounds)
@@ -67,8 +57,6 @@ def test_a_goal_may_be_a_ratio_to_another_number_of_ours(warm: list[float], is_m
 
 @pytest.mark.parametrize(("seconds", "is_met"), [(0.099, True), (0.101, False)])
 def test_a_goal_may_bound_a_number(seconds: float, is_met: bool) -> None:
-    from benchmarks import report
-
     case = find_case("host")
     [goal] = [goal for goal in case.goals if goal.metric == "delay_p95"]
     result = summarize(case, {"ours": [dict.fromkeys(case.metrics, seconds)]})
@@ -79,8 +67,6 @@ def test_a_goal_may_bound_a_number(seconds: float, is_met: bool) -> None:
 
 
 def test_every_goal_is_of_a_metric_of_its_case() -> None:
-    from benchmarks.cases import CASES, SUBJECTS
-
     for case in CASES:
         for goal in case.goals:
             assert goal.metric in case.metrics
@@ -105,8 +91,6 @@ FLOOR = [1.0, 1.0, 1.0, 1.0]
     ids=["faster", "slower", "noise", "little", "few"],
 )
 def test_a_change_is_told_beyond_the_noise(then: list[float], now: list[float], change: str) -> None:
-    from benchmarks import report
-
     case = find_case("many")
     before = summarize(case, walls(ours=then, floor=FLOOR))
     result = summarize(case, walls(ours=now, floor=FLOOR[: len(now)]), before)
@@ -118,8 +102,6 @@ def test_a_change_is_told_beyond_the_noise(then: list[float], now: list[float], 
 
 
 def test_without_a_ratio_the_number_itself_is_compared() -> None:
-    from benchmarks import report
-
     case = replace(find_case("hook"), subjects=("ours",), goals=(), metrics={"wall": ""})
     then, now = ({"ours": [dict.fromkeys(case.metrics, value)] * 3} for value in (4.0, 2.0))
     result = summarize(case, now, summarize(case, then))
@@ -127,8 +109,6 @@ def test_without_a_ratio_the_number_itself_is_compared() -> None:
 
 
 def test_what_is_left_out_stands_below_the_table() -> None:
-    from benchmarks.report import table
-
     case = find_case("many")
     shown = table([case], {"many": summarize(case, walls(ours=[1.0]))}, {"search": "no ripgrep"})
     assert shown.endswith("\nsearch: no ripgrep")
@@ -136,6 +116,4 @@ def test_what_is_left_out_stands_below_the_table() -> None:
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 2), (95, 4), (25, 1)])
 def test_a_percentile_is_one_of_the_values(percent: int, value: int) -> None:
-    from benchmarks.subjects.clients import percentile
-
     assert percentile([1, 2, 3, 4], percent) == value

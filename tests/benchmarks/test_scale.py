@@ -7,12 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from places import ROOT
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
+from benchmarks import scale
+from benchmarks.environment import build_fake_cli
+from benchmarks.sampling import Bench
+from benchmarks.scale import AXES, LEAST_BYTES, grow, lines_of, shown, slope
 
 
 @pytest.mark.parametrize(
@@ -26,14 +24,10 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["for nothing", "linear", "quadratic after a start", "too little to see at first"],
 )
 def test_a_slope_is_that_of_the_right_half(costs: list[float], slope: float) -> None:
-    from benchmarks import scale
-
     assert scale.slope(list(zip((1, 10, 100, 1000), costs, strict=True))) == pytest.approx(slope)
 
 
 def test_one_point_has_no_slope() -> None:
-    from benchmarks.scale import slope
-
     assert slope([(1, 1.0)]) is None
     assert slope([]) is None
 
@@ -41,10 +35,6 @@ def test_one_point_has_no_slope() -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("measure", ["stream", "many", "idle", "declare", "tool", "sessions", "transcript"])
 def test_every_axis_can_be_measured(measure: str, tmp_path: Path) -> None:
-    from benchmarks.environment import build_fake_cli
-    from benchmarks.sampling import Bench
-    from benchmarks.scale import AXES, grow, lines_of
-
     axis = next(axis for axis in AXES if axis.measure == measure)
     axis = replace(axis, amounts=(2, 4), parameters={**axis.parameters, "CALLS": "3"})
     bench = Bench(Path(sys.executable), build_fake_cli()[0], tmp_path)
@@ -57,8 +47,6 @@ def test_every_axis_can_be_measured(measure: str, tmp_path: Path) -> None:
 
 
 def test_a_line_is_sent_often_enough_and_counted_once(tmp_path: Path) -> None:
-    from benchmarks.scale import AXES, LEAST_BYTES, shown
-
     axis = next(axis for axis in AXES if axis.work == "bytes in a line")
     assert axis.parameters_for(1000)["COUNT"] == str(LEAST_BYTES // 1000)
     assert axis.parameters_for(64_000_000)["COUNT"] == "1"
@@ -66,10 +54,6 @@ def test_a_line_is_sent_often_enough_and_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_subject_that_fails_has_no_more_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from benchmarks.environment import build_fake_cli
-    from benchmarks.sampling import Bench
-    from benchmarks.scale import AXES, grow, lines_of
-
     axis = replace(AXES[0], amounts=(2, 4), parameters={"COUNT": "{}"})  # PARTIAL is missing
     samples = grow(Bench(Path(sys.executable), build_fake_cli()[0], tmp_path), axis, ["ours"], rounds=2)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 from diagrams import CHILD, CHILD_ARROWS, EDITOR_ARROWS, EDITORS, HOST_ARROWS, HOSTS, Arrow, Box, make_pictures
-from tests.recordings import DOCS, RECORDINGS, Run, draw, read_last_frame, record
+from recordings import DOCS, RECORDINGS, Run, draw, read_last_frame, record
 
 from pilothouse_cli.demo import PLACE_NAMES
 
-STALE = "stale: python -m tests.recordings"
+STALE = "stale: python -m docs.recordings"
 
 
 def test_diagrams_are_up_to_date() -> None:

@@ -9,7 +9,7 @@ from api_text import make_api_text
 from build_site import PARTS, link_pages, make_tabs, requests_elsewhere, stop_motion
 from docstrings import fence_examples
 from markdown_pages import ROOT
-from tests.recordings import read_last_frame
+from recordings import read_last_frame
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ WRONG = (
     'sync.Agent(hooks={"PreTooluse": before})',
     "result.output.upper()",
     "async with Fleet(max_concurrency=4): pass",
+    "ph.Options(allowed_tools=[1])",
+    'ph.query("x", {"model": "opus"})',
+    'sync.query("x", timeout="soon")',
 )  # fmt: skip
 
 
@@ -69,11 +72,13 @@ def check(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+@pytest.mark.requirement("E44", "E47")
 def test_usual_code_has_no_errors_and_the_types_that_it_states(check: Any, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(USUAL.read_text())
     assert check(tmp_path) == {}
 
 
+@pytest.mark.requirement("E44", "E47")
 def test_mistakes_are_errors_before_the_program_runs(check: Any, tmp_path: Path) -> None:
     head = HEAD.strip().splitlines()
     (tmp_path / "program.py").write_text("\n".join([*head, *(f"    {line}" for line in WRONG)]) + "\n")

@@ -1,7 +1,7 @@
 """Record the command in a terminal, as pictures that move: docs/terminal-*.svg.
 
-python -m tests.recordings            # all of them; needs the CLI and the local model in the cache
-python -m tests.recordings chat       # one
+python -m docs.recordings            # all of them; needs the CLI and the local model in the cache
+python -m docs.recordings chat       # one
 
 A person is played in a real terminal, with the real CLI. The model is scripted, but for the question of the demo. What
 changes from run to run (directories, ids) is replaced, so that a recording changes only when the command does.
@@ -74,7 +74,7 @@ class Recorder:
     def __init__(self, screen: ChatScreen, place: Path) -> None:
         self.screen = screen
         self.frames: list[tuple[list[Line], float]] = []
-        self._place = str(place)
+        self.place = str(place)
 
     def keep(self, seconds: float = 1.2) -> None:
         """Keep what the screen shows now."""
@@ -102,7 +102,7 @@ class Recorder:
         column = 0
         for look, group in groupby(cells, key=lambda cell: (_find_colour(cell), cell.bold, cell.italics)):
             text = "".join(cell.data for cell in group)
-            shown = _DEMO.sub("/tmp/demo", _ID.sub(SESSION, text.replace(self._place, HOME)))
+            shown = _DEMO.sub("/tmp/demo", _ID.sub(SESSION, text.replace(self.place, HOME)))
             if shown.strip():
                 found.append(Run(column, shown.rstrip(), *look))
             column += len(text)
@@ -159,7 +159,7 @@ def _say(recorder: Recorder, text: str, shown: str) -> None:
 
 def record_permission(recorder: Recorder, model: ScriptedModel) -> None:
     """The dialog for permissions: a new file is allowed, a command is denied with a reason."""
-    write = ToolUse("Write", {"file_path": str(Path(recorder._place) / "todo.md"), "content": "# To do\n- paint\n"})
+    write = ToolUse("Write", {"file_path": str(Path(recorder.place) / "todo.md"), "content": "# To do\n- paint\n"})
     tidy = ToolUse("Bash", {"command": "rm -rf build && make all", "description": "Build again from nothing"})
     model.on("list", reply=Steps([Text("I write it down."), write], "It is in `todo.md`."))
     model.on("Build", reply=Steps([tidy], "Then I leave `build` as it is."))
@@ -180,7 +180,7 @@ def record_batch(recorder: Recorder, model: ScriptedModel) -> None:
     """A batch: prompts of a file, a journal, and a second run that only does what is new."""
     model.default = lambda request: f"About {request.last_user_text.removeprefix('Summarise ')}."
     names = ("the log", "the charts", "the letters")
-    prompts = Path(recorder._place) / "prompts.jsonl"
+    prompts = Path(recorder.place) / "prompts.jsonl"
     prompts.write_text("".join(f'{{"key": "{name[4:]}", "prompt": "Summarise {name}"}}\n' for name in names))
     recorder.type("cat prompts.jsonl")
     _end(recorder, "letters")
@@ -213,8 +213,8 @@ def record_first(recorder: Recorder, model: ScriptedModel) -> None:
     model.on("slow", reply="Two of 214: `test_retry` sleeps for 3 s,\n`test_import` builds its index twice.\n")
     run = ToolUse("Bash", {"command": "python test_retry.py", "description": "Run the test"})
     model.on("Mend", reply=Steps([Text("A fake clock will do."), run], "Done: `test_retry` now takes 0.02 s."))
-    (Path(recorder._place) / "ask.py").write_text(PROGRAM)
-    (Path(recorder._place) / "test_retry.py").write_text("print('1 passed')\n")
+    (Path(recorder.place) / "ask.py").write_text(PROGRAM)
+    (Path(recorder.place) / "test_retry.py").write_text("print('1 passed')\n")
     recorder.type("cat ask.py")
     _end(recorder, "asyncio.run")
     recorder.type("python ask.py")
@@ -278,7 +278,7 @@ def draw(title: str, frames: list[tuple[list[Line], float]], columns: int = COLU
         for line in lines:
             names.setdefault(line, f"l{len(names)}")
     whole = sum(seconds for _, seconds in frames)
-    shown, keys, begin = [], [], 0.0
+    shown, keys, begin = list[str](), list[str](), 0.0
     for number, (lines, seconds) in enumerate(frames):
         first, last = begin / whole * 100, (begin + seconds) / whole * 100
         begin += seconds
