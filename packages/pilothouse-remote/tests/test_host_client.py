@@ -219,7 +219,8 @@ async def test_the_real_cli_over_rest(serve_host: MakeHost, real_cli: Path, scri
 async def test_words_reach_the_turn_that_runs_at_the_host(
     serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel
 ) -> None:
-    command = ToolUse("Bash", {"command": "sleep 2; echo slept"})
+    go = scripted_model.home / "go"
+    command = ToolUse("Bash", {"command": f"until [ -e {go} ]; do sleep 0.02; done"})
     scripted_model.on("go", reply=Steps([command], "done"))
     scripted_model.on("and then?", reply="nothing more")
     environ = {"PATH": os.environ["PATH"], **scripted_model.env(max_retries=0)}
@@ -230,6 +231,7 @@ async def test_words_reach_the_turn_that_runs_at_the_host(
                 if isinstance(message, ph.AssistantMessage):
                     break
         steering = await session.steer("only the unit tests")
+        go.touch()
         assert await steering.outcome() == "taken"
         assert (await session.result()).text == "done"
         assert "only the unit tests" in str(scripted_model.requests[1].messages)

@@ -307,7 +307,9 @@ def test_plain_code_swaps_handlers_too(fake_cli: Any) -> None:
 async def test_words_reach_the_turn_that_runs(
     real_cli: Path, scripted_model: ScriptedModel, settings: dict[str, Any]
 ) -> None:
-    scripted_model.reply(Steps([ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})], "Done."))
+    go = scripted_model.home / "go"
+    wait = f"until [ -e {go} ]; do sleep 0.02; done"
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": wait, "description": "d"})], "Done."))
     async with host_of(real_cli, scripted_model) as (host, _):
         agent = Agent(**settings, allowed_tools=["Bash"], transport=WebSocketTransport(host.url))
         async with agent.session() as session, session.query("Wait.") as query:
@@ -315,6 +317,7 @@ async def test_words_reach_the_turn_that_runs(
                 if isinstance(message, AssistantMessage) and message.tool_uses:
                     break
             steering = await session.steer("Only the unit tests.")
+            go.touch()
             assert await steering.outcome() == "taken"
             assert (await query.result()).text == "Done."
     assert "Only the unit tests." in str(scripted_model.requests[1].messages)

@@ -29,9 +29,14 @@ def served(serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) 
     return serve_host(cli=str(real_cli), heartbeat=60.0, **given)  # a stream that says nothing ends the test
 
 
-def work(model: ScriptedModel, command: str = "sleep 2; echo slept") -> None:
+def work(model: ScriptedModel, command: str = "tail -f /dev/null") -> None:
     model.on("go", reply=Steps([ToolUse("Bash", {"command": command})], "done"))
     model.default = "another turn"
+
+
+def wait_for(file: Path) -> str:
+    """A command that ends when there is this file."""
+    return f"until [ -e {file} ]; do sleep 0.02; done"
 
 
 def wait(events: Iterator[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -85,11 +90,13 @@ def finish(served: Served, path: str) -> dict[str, Any]:
 def test_the_turn_that_runs_has_the_words_and_every_viewer_is_told(
     served: Served, scripted_model: ScriptedModel
 ) -> None:
-    work(scripted_model)
+    ready = scripted_model.home / "ready"
+    work(scripted_model, wait_for(ready))
     path = begin(served)
     given = steer(served, path, prompt=[{"type": "text", "text": WORDS}])
     assert given["outcome"] is None
     assert described(served, path)["steering"] == [{"id": given["steering"], "title": WORDS}]
+    ready.touch()
     with served.events(path.rpartition("/")[2], given["events_from"], token=TOKENS["ann"]) as events:
         assert wait(events, uuid=given["steering"])["type"] == "user"
         told = wait(events, subtype="steering")
@@ -148,7 +155,7 @@ def test_words_for_now_end_the_turn(served: Served, scripted_model: ScriptedMode
 
 @pytest.mark.real_cli
 def test_after_an_interrupt_the_session_goes_on_with_the_words(served: Served, scripted_model: ScriptedModel) -> None:
-    work(scripted_model, "tail -f /dev/null")
+    work(scripted_model)
     path = begin(served)
     given = steer(served, path)
     assert served.request("POST", f"{path}/interrupt", token=TOKENS["ann"])[0] == 204
@@ -160,7 +167,7 @@ def test_after_an_interrupt_the_session_goes_on_with_the_words(served: Served, s
 @pytest.mark.real_cli
 def test_a_chat_at_a_terminal_gives_words_to_the_turn(served: Served, scripted_model: ScriptedModel) -> None:
     ready = scripted_model.home / "ready"
-    work(scripted_model, f"until [ -e {ready} ]; do sleep 0.1; done")
+    work(scripted_model, wait_for(ready))
     path = begin(served)
     argv = [sys.executable, "-m", "pilothouse", "chat", "--remote", f"http://127.0.0.1:{served.port}"]
     env = {**os.environ, "PILOTHOUSE_HOST_TOKEN": TOKENS["ann"]}
