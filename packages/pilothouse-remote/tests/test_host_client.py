@@ -14,7 +14,7 @@ from claude_login_server import EMAIL, ClaudeLogins
 from connection_proxy import Proxy
 from oauth_mcp_server import OAuthServer, deny, follow, open_page
 from process_checks import until
-from served_host import TOKEN, Served, settings
+from served_host import LIMIT, TOKEN, Served, settings
 
 import pilothouse as ph
 from pilothouse.errors import OptionsError, RemoteError, UsageError
@@ -243,7 +243,8 @@ async def test_words_reach_the_turn_that_runs_at_the_host(
 
 async def test_the_words_of_a_session_that_is_closed_come_back(serve_host: MakeHost) -> None:
     with FakeCLI().expect("user").emit(frames.init()).wait_eof() as fake:
-        async with connect(serve_host(cli=fake.path)) as host:
+        served = serve_host(cli=fake.path)
+        async with connect(served) as host:
             session = await host.start("go")
             steering = await session.steer("only the unit tests")
             assert repr(steering) == f"HostedSteering({steering.id!r})"
@@ -253,7 +254,9 @@ async def test_the_words_of_a_session_that_is_closed_come_back(serve_host: MakeH
                     assert await steering.outcome() == "returned"
 
                 tasks.start_soon(wait)
-                await anyio.sleep(0.2)
+                with anyio.fail_after(LIMIT):
+                    while not served.session.attached_count:  # of those who read the events, as `wait` does
+                        await anyio.sleep(0.01)
                 await session.close()
 
 
