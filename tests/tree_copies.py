@@ -26,7 +26,10 @@ def copy_tree(directory: Path, names: Iterable[str], packages: Collection[str]) 
     for name in names:
         target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, target)
+        if (ROOT / name).is_dir():  # without bytecode, which pytest's own names the files of this tree in
+            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, target)
     venv.create(directory / ".venv", symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(directory / ".venv")}))
     metadata = tuple(f"{each.replace('-', '_')}-" for each in packages)

@@ -470,7 +470,7 @@ async def test_all_of_it_in_a_session(claude: Any, scripted_model: ScriptedModel
 async def test_a_background_task_wakes_a_model_that_still_reaches_our_tools(
     claude: Any, scripted_model: ScriptedModel
 ) -> None:
-    scripted_model.reply(bash("sleep 0.3; touch finished", run_in_background=True))
+    scripted_model.reply(bash("until [ -e go ]; do sleep 0.02; done; touch done", run_in_background=True))
     scripted_model.reply("It runs in the background.")
     scripted_model.reply(Steps([ToolUse("mcp__tools__note", {"text": "finished"})], results))
     notes: list[str] = []
@@ -486,7 +486,11 @@ async def test_a_background_task_wakes_a_model_that_still_reaches_our_tools(
         asked.append(request.tool_name)
         return True
 
-    result = await claude.ask(tools=["Bash"], custom_tools=[note], can_use_tool=can_use_tool)
+    def end_task(message: ph.Message) -> None:
+        if isinstance(message, ph.ResultMessage):  # what ends before would be told in the first turn
+            (claude.cwd / "go").touch()
+
+    result = await claude.ask(tools=["Bash"], custom_tools=[note], can_use_tool=can_use_tool, on_message=end_task)
     assert notes == ["finished"]
     assert asked == ["Bash", "mcp__tools__note"]
     output = [m.result for m in result.messages if isinstance(m, ph.ResultMessage)]

@@ -208,7 +208,8 @@ async def test_a_browser_on_the_same_machine_ends_a_login_at_claude(claude: Any,
         async with anyio.create_task_group() as group:
 
             async def browse() -> None:
-                await anyio.sleep(1)  # the CLI has the request of `wait` by then
+                await anyio.wait_all_tasks_blocked()
+                await session.mcp.status()  # the CLI has the request of `wait` by then
                 back = f"{query['redirect_uri'][0]}?code=from-the-browser&state={query['state'][0]}"
                 await to_thread.run_sync(_visit, back)
 

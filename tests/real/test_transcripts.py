@@ -339,13 +339,16 @@ async def read_until_tool(query: ph.Query[Any]) -> None:
 async def test_words_given_to_a_turn_are_read_back(
     agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
 ) -> None:
-    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": "sleep 1; echo slept"})], "done"))
+    go = claude.home / "go"
+    wait = f"until [ -e {go} ]; do sleep 0.02; done"
+    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": wait})], "done"))
     store = stores.MemoryStore()
     async with agent.session(session_store=store) as session:
         async with session.query("go") as query:
             await read_until_tool(query)
             first = await query.steer("only the unit tests")
             second = await query.steer([{"type": "text", "text": "as here"}, ph.image(PNG)])
+            go.touch()
             assert [await each.outcome() for each in (first, second)] == ["taken", "taken"]
             await query.result()
         assert (await session.query("and then?")).text == "fine"

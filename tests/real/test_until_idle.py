@@ -12,7 +12,11 @@ from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
-COMMAND = {"command": "sleep 0.3; echo done", "run_in_background": True, "description": "wait"}
+COMMAND = {
+    "command": "until [ -e go ]; do sleep 0.02; done; echo done",
+    "run_in_background": True,
+    "description": "wait",
+}
 AGENT = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose", "run_in_background": True}
 
 
@@ -35,8 +39,9 @@ async def test_the_answer_has_the_turns_that_background_work_wakes(
 
     async def ask(query: ph.Query[Any]) -> ph.QueryResult[Any]:
         async for message in query:
-            if isinstance(message, ph.AssistantMessage) and message.text == "LAUNCHED":
+            if isinstance(message, ph.ResultMessage):  # what ends before would be told in this turn
                 gate.open()
+                (claude.cwd / "go").touch()
         return await query.result()
 
     if in_session:
@@ -66,7 +71,9 @@ async def test_it_can_be_interrupted(claude: Any, scripted_model: ScriptedModel,
     async def stop(query: ph.Query[Any]) -> ph.QueryResult[Any] | None:
         results = 0
         async for message in query:
-            results += isinstance(message, ph.ResultMessage)
+            if isinstance(message, ph.ResultMessage):
+                results += 1
+                (claude.cwd / "go").touch()
             is_woken = isinstance(message, ph.StreamEvent) and message.text_delta == "FINI"
             if (when == "waits" and isinstance(message, ph.ResultMessage)) or is_woken:
                 with anyio.fail_after(15):

@@ -15,7 +15,7 @@ import pytest
 from command_process import Command, is_gone
 from terminal_screen import ALT_ENTER, CTRL_C, CTRL_D, ENTER, ChatScreen, chatting
 
-from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, Text, ToolUse
 from pilothouse_testing.script import RecordedRequest
 
 pytestmark = pytest.mark.real_cli
@@ -36,6 +36,10 @@ def model(scripted_model: ScriptedModel) -> ScriptedModel:
 def isolated_chat(chat: Chat) -> Chat:
     """As `chat`, without anything that the machine or the directory has set up."""
     return partial(chat, *FLAGS)
+
+
+WAIT = "until [ -e go ]; do sleep 0.02; done"
+"""A command that ends when there is a file `go` in the directory of the chat."""
 
 
 def bash(command: str, answer: str) -> Steps:
@@ -277,8 +281,8 @@ def test_editing_several_lines_and_completion(chat: Chat, model: ScriptedModel) 
     assert not list(Path(model.env()["HOME"]).rglob("*history*"))
 
 
-def test_a_turn_of_a_background_task_is_printed_at_the_prompt(chat: Chat, model: ScriptedModel) -> None:
-    command = {"command": "sleep 1; echo finished", "run_in_background": True, "description": "wait"}
+def test_a_turn_of_a_background_task_is_printed_at_the_prompt(chat: Chat, model: ScriptedModel, tmp_path: Path) -> None:
+    command = {"command": WAIT, "run_in_background": True, "description": "wait"}
     model.on("start", reply=Steps([ToolUse("Bash", command)], "Started."))
     model.default = "The background is done."
     with chat("--allowed-tools", "Bash") as screen:
@@ -286,6 +290,8 @@ def test_a_turn_of_a_background_task_is_printed_at_the_prompt(chat: Chat, model:
         screen.shows("Started.")
         screen.until(lambda: screen.at_prompt)
         screen.press("half a thought")
+        screen.shows("> half a thought")
+        (tmp_path / "go").touch()
         screen.shows("The background is done.")
         screen.until(lambda: screen.lines[-1] == "> half a thought")
 
@@ -315,8 +321,8 @@ def asked_in(request: RecordedRequest) -> str:
     return json.dumps(request.body["messages"])
 
 
-def test_words_typed_while_a_tool_runs_reach_the_same_turn(chat: Chat, model: ScriptedModel) -> None:
-    model.on("go", reply=Steps(["I look.", ToolUse("Bash", {"command": "sleep 2; echo slept"})], "All **done**."))
+def test_words_typed_while_a_tool_runs_reach_the_same_turn(chat: Chat, model: ScriptedModel, tmp_path: Path) -> None:
+    model.on("go", reply=Steps(["I look.", ToolUse("Bash", {"command": f"{WAIT}; echo slept"})], "All **done**."))
     with chat("--allowed-tools", "Bash") as screen:
         screen.say("go")
         screen.shows("I look.")
@@ -325,6 +331,8 @@ def test_words_typed_while_a_tool_runs_reach_the_same_turn(chat: Chat, model: Sc
         screen.press(ENTER)
         screen.shows("only the docs (sent)")
         screen.press("half a thou")
+        screen.shows("+ half a thou")
+        (tmp_path / "go").touch()
         screen.shows("+ only the docs (read by Claude)")
         screen.shows("All done.")
         screen.until(lambda: screen.lines[-1] == "> half a thou")
@@ -337,12 +345,15 @@ def test_words_typed_while_a_tool_runs_reach_the_same_turn(chat: Chat, model: Sc
 
 
 def test_words_that_come_too_late_are_the_next_prompt(chat: Chat, model: ScriptedModel) -> None:
-    model.on("go", reply=Text("tick " * 50, delay=0.02))
+    gate = Gate()
+    model.on("go", reply=["tick " * 50, Pause(gate), "tock"])
     model.on("late", reply="Of the second turn.")
     with chat() as screen:
         screen.say("go")
         screen.shows("tick tick")  # the last step: nothing reads words before its end
         screen.press("too late" + ENTER)
+        screen.shows("too late (sent)")
+        gate.open()
         screen.shows("> too late")
         screen.shows("Of the second turn.")
         assert screen.text.index("tick tick") < screen.text.index("> too late") < screen.text.index("Of the second")
@@ -350,8 +361,10 @@ def test_words_that_come_too_late_are_the_next_prompt(chat: Chat, model: Scripte
     assert ["too late" in asked_in(request) for request in model.requests] == [False, True]
 
 
-def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(chat: Chat, model: ScriptedModel) -> None:
-    model.on("go", reply=Steps([ToolUse("Bash", {"command": "sleep 2; echo slept"})], "First."))
+def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(
+    chat: Chat, model: ScriptedModel, tmp_path: Path
+) -> None:
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": WAIT})], "First."))
     model.on("afterwards", reply="Second.")
     with chat("--allowed-tools", "Bash") as screen:
         screen.say("/help")
@@ -362,6 +375,7 @@ def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(chat: Chat
         screen.shows("queued until the answer is finished: afterwards")
         screen.press("/cost" + ENTER)
         screen.shows("queued until the answer is finished: /cost")
+        (tmp_path / "go").touch()
         screen.shows("Second.")
         screen.shows("all: $")
         assert screen.text.index("First.") < screen.text.index("> afterwards") < screen.text.index("> /cost")
@@ -386,12 +400,15 @@ def test_what_was_not_read_when_the_answer_is_stopped_is_in_the_line(chat: Chat,
 
 def test_a_letter_typed_for_claude_is_no_answer_to_a_question(chat: Chat, model: ScriptedModel, tmp_path: Path) -> None:
     command = f"touch {tmp_path}/made"
-    step = [ToolUse("Bash", {"command": "sleep 1"}), ToolUse("Bash", {"command": command})]
+    (tmp_path / "wait").write_text(WAIT)
+    step = [ToolUse("Bash", {"command": "sh wait"}), ToolUse("Bash", {"command": command})]
     model.on("go", reply=Steps(step, "Finished."))
-    with chat("--allowed-tools", "Bash(sleep:*)") as screen:
+    with chat("--allowed-tools", "Bash(sh wait)") as screen:
         screen.say("go")
         screen.shows("+ ")
         screen.press("y")  # of "yes, only the docs", perhaps
+        screen.shows("+ y")
+        (tmp_path / "go").touch()
         screen.shows("first send your line")
         assert ASKED not in screen.text
         screen.press("es to port" + ENTER)

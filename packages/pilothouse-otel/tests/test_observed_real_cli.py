@@ -16,7 +16,11 @@ from pilothouse_testing import HttpError, ScriptedModel, ToolUse
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 Record = Callable[..., Recorded]
-BACKGROUND = {"command": "sleep 0.3; echo secret", "run_in_background": True, "description": "secret"}
+BACKGROUND = {
+    "command": "until [ -e go ]; do sleep 0.02; done; echo secret",
+    "run_in_background": True,
+    "description": "secret",
+}
 
 
 def agent_for(seen: Recorded, path: str, model: ScriptedModel, **settings: Any) -> ph.Agent:
@@ -27,7 +31,7 @@ def agent_for(seen: Recorded, path: str, model: ScriptedModel, **settings: Any) 
 
 
 def woken(model: ScriptedModel) -> None:
-    """A command in the background; when it has ended, the model uses two tools."""
+    """A command in the background, until there is a file `go`; when it has ended, the model uses two tools."""
     agent = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose"}
     model.on("SUBTASK", reply=[ToolUse("Bash", {"command": "true # of the sub-agent"})])
     steps: Any = iter(
@@ -65,6 +69,7 @@ async def test_a_session_is_woken_by_its_background_work(
             listener = session.messages()
             with seen.tracer.start_as_current_span("asking"):
                 result = await session.query("begin")
+            (scripted_model.home / "go").touch()
             async for message in listener:
                 if isinstance(message, ph.ResultMessage) and message.is_woken:
                     break
@@ -85,8 +90,13 @@ async def test_a_session_is_woken_by_its_background_work(
 async def test_so_is_a_query_alone(record: Record, real_cli: str, scripted_model: ScriptedModel) -> None:
     seen = record()
     woken(scripted_model)
+
+    def end_command(message: ph.Message) -> None:
+        if isinstance(message, ph.ResultMessage):
+            (scripted_model.home / "go").touch()
+
     with anyio.fail_after(90):
-        result = await agent_for(seen, real_cli, scripted_model).query("begin")
+        result = await agent_for(seen, real_cli, scripted_model).query("begin", on_message=end_command)
     assert result.text == "It runs."
     [(name, (background, turn))] = seen.tree()
     assert (name, background[0], turn[0]) == (ROOT, "execute_tool Bash", ROOT)
