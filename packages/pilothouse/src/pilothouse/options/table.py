@@ -487,7 +487,8 @@ LIMITS = (
     Option("until", types.choice("result", "idle"), Internal(), default="result",
         doc="When a query ends: with its result, or 'idle': when no background task can wake the model any more."),
     Option("timeout", types.TIMEOUT, Internal(),
-        doc="Seconds until a query fails with QueryTimeout. No limit by default."),
+        doc="Seconds until a query fails with QueryTimeout; in a session from its turn on, when its child is ready. No "
+        "limit by default."),
     Option("idle_timeout", types.TIMEOUT, Internal(),
         doc="Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by "
         "default."),
