@@ -11,12 +11,15 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+from msgspec.structs import replace
+
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
 from pilothouse.engine import ChildRun
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError, UsageError
 from pilothouse.options import TABLE, Options, Settings
 from pilothouse.options.options import NO_OPTIONS
 from pilothouse.options.table import Internal
+from pilothouse.options.value_structs import AdaptiveThinking, EnabledThinking, ThinkingDisplay
 
 # The control request of each option, and the key of its body.
 CHANGEABLE_OPTIONS = {
@@ -88,6 +91,15 @@ def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
     if name == "custom_tools" and are_same_tools(value, session_value):
         return False
     return name in SESSION_ONLY_OPTIONS or name in LAUNCH_OPTIONS or not isinstance(TABLE[name].target, Internal)
+
+
+def with_thinking_display(options: Options, display: ThinkingDisplay) -> Options:
+    """Return `options` with another display of the thinking, and nothing else changed."""
+    thinking = options.thinking
+    if isinstance(thinking, AdaptiveThinking | EnabledThinking):
+        return options.with_(thinking=replace(thinking, display=display))
+    # A flag, because a value of `thinking` would override `max_thinking_tokens` as well.
+    return options.with_(extra_args={**(options.extra_args or {}), "thinking-display": display})
 
 
 class RuntimeSettings:

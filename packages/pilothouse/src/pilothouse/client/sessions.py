@@ -35,7 +35,7 @@ from pilothouse.client.logins import ClaudeLogin, LoginAccount, begin_claude_log
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import LateWords, OnMessage, Query, SessionPart, Steering, SteerTime, check_choices
 from pilothouse.client.result import OutputT
-from pilothouse.client.session_settings import RuntimeSettings, split_settings
+from pilothouse.client.session_settings import RuntimeSettings, split_settings, with_thinking_display
 from pilothouse.client.structured_output import OutputSchema, make_output_validator
 from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
@@ -571,9 +571,7 @@ class Session:
         await self._set("max_thinking_tokens", tokens)
         if display is not None:
             await self.control("set_max_thinking_tokens", thinking_display=display)
-            if self.options.thinking is None:  # for the next child; `thinking` would override the tokens as well
-                flags = {**(self.options.extra_args or {}), "thinking-display": display}
-                self._supervisor.options = self.options.with_(extra_args=flags)
+            self._supervisor.options = with_thinking_display(self.options, display)  # for the next child
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
         options = self.options.with_(**cast("Settings", {name: value}))
