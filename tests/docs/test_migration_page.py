@@ -425,7 +425,7 @@ def checked_settings(code: str, value: Any, runs: list[FakeCall]) -> bool:
 
 def handshake(options: ph.Options) -> dict[str, Any]:
     handlers, invocation = make_handlers(options), render(options, {})
-    return dict((invocation if handlers is None else handlers.add_initialize(invocation)).initialize or {})
+    return dict((invocation if handlers is None else handlers.merge_initialize(invocation)).initialize or {})
 
 
 def options_of(value: Any) -> ph.Options | None:

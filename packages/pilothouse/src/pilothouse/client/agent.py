@@ -59,7 +59,7 @@ def warn_contradictions(layer: Options, settings: Options) -> None:
     `layer` is the layer that came last; without an option that can cause a contradiction in it, nothing is checked.
     Each warning is a `PolicyWarning` at the line of user code that gave the settings.
     """
-    if WATCHED.isdisjoint(layer) or SUBJECTS.isdisjoint(settings):
+    if WATCHED.isdisjoint(layer):
         return
     for text in find_conflicts(PermissionFacts(settings)):
         warnings.warn(text, PolicyWarning, stacklevel=_user_stack_level())

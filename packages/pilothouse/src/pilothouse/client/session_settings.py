@@ -236,7 +236,7 @@ class ResumeState:
         self.id = str(uuid.uuid4())
         self._given_options = {"session_id": self.id}
 
-    def make_child_options(self, options: Options) -> Options:
+    def make_resume_options(self, options: Options) -> Options:
         """Make the settings of the next child from those that the session has now."""
         options = options.merge(_NO_CONVERSATION)
         if self._mode == "resume":
@@ -254,9 +254,9 @@ class ResumeState:
             if not options.persist_session:
                 raise UsageError("a session with persist_session=False cannot be forked: it is not on disk")
             return options.with_(resume=self.id, fork_session=True)
-        asked = {name: value for name, value in self._given_options.items() if name != "session_id"}
-        if asked.get("resume") is not None:
-            return options.merge(_make_resume_layer({**asked, "fork_session": True}))
+        given = {name: value for name, value in self._given_options.items() if name != "session_id"}
+        if given.get("resume") is not None:
+            return options.merge(_make_resume_layer({**given, "fork_session": True}))
         raise UsageError("there is nothing to fork yet: run a query first")
 
 
