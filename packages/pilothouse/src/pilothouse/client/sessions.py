@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import anyio
 import anyio.lowlevel
@@ -459,8 +459,7 @@ class Session:
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no response within `control_timeout`.
         """
-        child = await self._provide_child()
-        return await child.request(subtype, body)
+        return await self._request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
         child = await self._provide_child()
@@ -574,7 +573,7 @@ class Session:
             self._supervisor.options = with_thinking_display(self.options, display)  # for the next child
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
-        options = self.options.with_(**cast("Settings", {name: value}))
+        options = self.options.merge(make_layer({name: value}))
         await self._provide_child()
         answer = await self._runtime_settings.set(name, value)
         self._supervisor.options = options
