@@ -170,8 +170,6 @@ def test_a_method_that_became_a_function_of_a_package(owner: Any) -> None:
 
 
 def test_hints_name_what_is_there() -> None:
-    result = ph.QueryResult([])
-    assert {name for name in hints.RESULT_NAMES if name not in dir(result)} == set()
     for named in hints.ROOT_NAMES.values():
         first = named.split()[0].rstrip(",;").partition("(")[0]
         if first.startswith("pilothouse."):

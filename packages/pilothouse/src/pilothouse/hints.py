@@ -194,35 +194,6 @@ MOVED_METHODS = {
 }
 """Methods of version 0.1 that are functions of other packages: the call."""
 
-RESULT_NAMES = frozenset(
-    {
-        "text",
-        "full_text",
-        "output",
-        "structured",
-        "is_success",
-        "error",
-        "outcome",
-        "cost_usd",
-        "session_cost_usd",
-        "turns",
-        "duration_ms",
-        "messages",
-        "assistant_messages",
-        "tool_uses",
-        "usage",
-        "model_usage",
-        "cache_read_tokens",
-        "cache_creation_tokens",
-        "thinking",
-        "permission_denials",
-        "raise_for_error",
-        "callback_errors",
-        "output_attempts",
-    }
-)
-"""Attributes of a `QueryResult` that a `Query` does not have."""
-
 QUERY_WORDS = frozenset(
     {"ask", "call", "chat", "complete", "execute", "generate", "invoke", "prompt", "run", "run_sync", "send", "stream"}
 )
@@ -322,7 +293,7 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
     """Make the error for an attribute that an object of pilothouse does not have."""
     cls = type(owner)
     text = f"{cls.__name__!r} object has no attribute {name!r}"
-    if cls.__name__ == "Query" and name in RESULT_NAMES:
+    if cls.__name__ == "Query" and _is_of_result(name):
         if cls.__module__.startswith("pilothouse.sync"):
             return AttributeError(f"{text}: it belongs to the result, query.result().{name}")
         return AttributeError(
@@ -336,6 +307,11 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
     if use is not None:
         return AttributeError(f"{text}: here it is {use}")
     return AttributeError(text, name=name, obj=owner)  # Python suggests a similar name
+
+
+def _is_of_result(name: str) -> bool:
+    """Whether a `QueryResult` has this public attribute."""
+    return not name.startswith("_") and hasattr(import_module("pilothouse.client").QueryResult([]), name)
 
 
 def explain_arguments(error: TypeError, function: Callable[..., Any]) -> None:

@@ -161,32 +161,31 @@ def _type_name(value: Any) -> str:
     return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)
 
 
-# Later drafts in the keywords of draft 07.
-
-# Keywords with one schema or a list of them, and with schemas by name. All others have values, not schemas.
-_SCHEMAS = frozenset(
-    {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf"}
-    | {"prefixItems", "propertyNames", "then"}
-)
-_NAMED_SCHEMAS = frozenset(
+# Keywords with schemas in them: a list of schemas, a schema or a list, schemas by name. All others have values.
+SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+INNER_SCHEMAS = SCHEMA_LISTS | {
+    *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"),
+}
+NAMED_SCHEMAS = frozenset(
     {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 )
 
 
+def convert_inner(keyword: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return the value of a keyword, with `convert` applied to each schema that is directly in it."""
+    if keyword in INNER_SCHEMAS:
+        return [convert(each) for each in value] if _is_list(value) else convert(value)
+    if keyword in NAMED_SCHEMAS and isinstance(value, Mapping):
+        return {name: convert(each) for name, each in cast("Mapping[str, Any]", value).items()}
+    return value
+
+
 def to_draft_7(schema: Any) -> Any:
     """Convert the later keywords for tuples and dependents to those of draft 07; the rest stays as it is."""
-    if _is_list(schema):
-        return [to_draft_7(item) for item in schema]
     if not isinstance(schema, Mapping):
-        return schema
-    made: dict[str, Any] = {}
-    for keyword, value in cast("Mapping[str, Any]", schema).items():
-        if keyword in _SCHEMAS:
-            value = to_draft_7(value)
-        elif keyword in _NAMED_SCHEMAS and isinstance(value, Mapping):
-            named = cast("Mapping[str, Any]", value)
-            value = {name: to_draft_7(each) for name, each in named.items()}
-        made[keyword] = value
+        return schema  # True and False are schemas, too; `dependencies` has lists of names
+    source = cast("Mapping[str, Any]", schema)
+    made = {keyword: convert_inner(keyword, value, to_draft_7) for keyword, value in source.items()}
     if isinstance(made.get("prefixItems"), list):
         rest = made.pop("items", True)
         made |= {"items": made.pop("prefixItems"), "additionalItems": rest}
@@ -197,9 +196,6 @@ def to_draft_7(schema: Any) -> Any:
 
 
 _TYPE_NAMES = ("object", "array", "string", "number", "integer", "boolean", "null")
-_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE_SCHEMAS = ("additionalProperties", "items", "not", "if", "then", "else", "contains", "propertyNames")
 _KEYWORD_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "enum": (list, "a list"),
     "required": (list, "a list of names"),
@@ -235,24 +231,15 @@ def find_schema_problem(schema: Any, path: str = ROOT) -> SchemaViolation | None
 
 
 def _iterate_inner(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for keyword in (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SINGLE_SCHEMAS):
-        inner = rules.get(keyword)
-        if keyword not in rules:
-            continue
-        if keyword in _SCHEMA_MAPS and isinstance(inner, Mapping):
-            yield from ((f"{keyword}.{name}", each) for name, each in cast("Mapping[str, Any]", inner).items())
-        elif keyword in _SCHEMA_LISTS or (keyword == "items" and isinstance(inner, list)):
-            yield from _iterate_list(keyword, inner)
-        else:
-            yield keyword, inner
-
-
-def _iterate_list(keyword: str, inner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas of a list; a value that is not a list is yielded as None, which is not a schema."""
-    if not isinstance(inner, list):
-        yield keyword, None
-        return
-    yield from ((f"{keyword}[{index}]", each) for index, each in enumerate(cast("list[Any]", inner)))
+    """Yield the schemas in a schema with their places; None, which is no schema, for a list that is none."""
+    for keyword, inner in rules.items():
+        if keyword in NAMED_SCHEMAS and isinstance(inner, Mapping):
+            named = cast("Mapping[str, Any]", inner).items()
+            yield from ((f"{keyword}.{name}", each) for name, each in named if not _is_list(each))
+        elif keyword in INNER_SCHEMAS and isinstance(inner, list):
+            yield from ((f"{keyword}[{at}]", each) for at, each in enumerate(cast("list[Any]", inner)))
+        elif keyword in INNER_SCHEMAS or keyword in NAMED_SCHEMAS:
+            yield keyword, None if keyword in SCHEMA_LISTS else inner
 
 
 # Schemas of types.

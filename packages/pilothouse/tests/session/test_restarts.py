@@ -14,6 +14,7 @@ from session_cli import Cli, die, hang, talking
 import pilothouse as ph
 from pilothouse.client.sessions import Session
 from pilothouse.errors import SessionExistsError
+from pilothouse.options import AdaptiveThinking, DisabledThinking, EnabledThinking
 from pilothouse.transports import MemoryTransport
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +58,28 @@ async def test_the_next_child_shows_as_much_of_the_thinking(cli: Cli) -> None:
     before, *_, after = (child.invocation.argv for child in cli.children)
     assert "--thinking-display=omitted" not in before
     assert {"--max-thinking-tokens=2000", "--thinking-display=omitted"} <= {*after}
+
+
+@pytest.mark.parametrize(
+    ("thinking", "flags"),
+    [
+        (AdaptiveThinking(display="summarized"), {"--thinking=adaptive"}),
+        (EnabledThinking(budget_tokens=2000), {"--max-thinking-tokens=2000"}),
+        (DisabledThinking(), {"--thinking=disabled"}),
+    ],
+)
+async def test_the_next_child_of_a_session_with_thinking_shows_as_much(
+    cli: Cli, thinking: AdaptiveThinking | EnabledThinking | DisabledThinking, flags: set[str]
+) -> None:
+    cli.acts["crash"] = die
+    async with session_of(cli, thinking=thinking) as session:
+        await session.set_max_thinking_tokens(2000, "omitted")
+        with pytest.raises(ph.CLIExitedError):
+            await session.query("crash")
+        await session.query("one")
+    last = [flag for flag in cli.children[-1].invocation.argv if "thinking" in flag]
+    assert {*last} == {*flags, "--thinking-display=omitted"}
+    assert len(last) == 2
 
 
 async def test_a_query_with_thinking_of_its_own_shows_it_as_it_says(cli: Cli) -> None:

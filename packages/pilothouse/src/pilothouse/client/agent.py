@@ -43,13 +43,10 @@ if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
 
 
-SUBJECTS = frozenset({"agents", "allowed_tools", "can_use_tool", "confirm", "disallowed_tools", "hooks", "tools"}) | {
-    "managed_settings",
-    "settings",
-}
-"""Every contradiction involves one of these options."""
-
-WATCHED = SUBJECTS | {"mcp_servers", "permission_mode"}
+WATCHED = frozenset(
+    {"agents", "allowed_tools", "can_use_tool", "confirm", "disallowed_tools", "hooks", "managed_settings"}
+    | {"mcp_servers", "permission_mode", "settings", "tools"}
+)
 """Options that can cause a contradiction."""
 
 
@@ -59,7 +56,7 @@ def warn_contradictions(layer: Options, settings: Options) -> None:
     `layer` is the layer that came last; without an option that can cause a contradiction in it, nothing is checked.
     Each warning is a `PolicyWarning` at the line of user code that gave the settings.
     """
-    if WATCHED.isdisjoint(layer) or SUBJECTS.isdisjoint(settings):
+    if WATCHED.isdisjoint(layer):
         return
     for text in find_conflicts(PermissionFacts(settings)):
         warnings.warn(text, PolicyWarning, stacklevel=_user_stack_level())
@@ -215,8 +212,8 @@ class Agent:
         Raises:
             OptionsError: settings that cannot work.
         """
-        asked = {"continue_conversation": continue_latest, "fork_session": fork}
-        call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
+        switches = {"continue_conversation": continue_latest, "fork_session": fork}
+        call = {**overrides, **{name: True for name, is_on in switches.items() if is_on}}
         return Session(self._settings(_make_layer(options, call, "call")), rate_limits=self._rate_limits)
 
     @hide_arguments

@@ -79,8 +79,8 @@ class SessionMonitor(Subscriptions):
         super().put(batch, size)
 
     @contextmanager
-    def run_query(self, middlewares: Sequence[Middleware]) -> Generator[None]:
-        """The block in which a query of the session is active.
+    def current_query(self, middlewares: Sequence[Middleware]) -> Generator[None]:
+        """The block in which a query of the session, with these middlewares, is the current one.
 
         Raises:
             BudgetError: there is nothing left to spend.
@@ -90,7 +90,7 @@ class SessionMonitor(Subscriptions):
         if self._observation is None:
             yield
             return
-        with self._observation.run_query(middlewares):
+        with self._observation.current_query(middlewares):
             yield
 
     def start_budget(self, child: ChildRun) -> None:
@@ -120,7 +120,7 @@ class SessionMonitor(Subscriptions):
         if self._observation is not None:
             self._observation.end_own_turn(error)
 
-    def within_budget(self, options: Options) -> Options:
+    def limit_to_budget(self, options: Options) -> Options:
         """Return the settings of the next child, limited to the remaining budget.
 
         Raises:
@@ -136,7 +136,7 @@ class SessionMonitor(Subscriptions):
         """Add to a launch what observers need: environment variables and wrapped handlers."""
         if self._observation is None:
             return invocation, handlers
-        return self._observation.add_session_environ(invocation), self._observation.wrap_handlers(handlers)
+        return self._observation.with_session_environ(invocation), self._observation.wrap_handlers(handlers)
 
     def on_child_restarted(self, session_id: str | None, reason: BaseException | None) -> None:
         """Report that a new child has taken over after a crash."""
@@ -168,7 +168,7 @@ class ChildOptions(Struct, frozen=True):
     options: Options = NO_OPTIONS
     bridge: ToolBridge | None = None
 
-    def is_compatible(self, required: ChildOptions) -> bool:
+    def serves(self, required: ChildOptions) -> bool:
         """Whether a child that was started with these options may serve a query with the `required` ones."""
         if self is required:
             return True
@@ -251,9 +251,9 @@ class ChildSupervisor:
         return ChildOptions(options, None if new_handlers is None else new_handlers.bridge)
 
     @contextmanager
-    def require(self, settings: ChildOptions | None) -> Generator[None]:
-        """The block in which a query runs that needs a child with these options; None: a child of the session."""
-        self.required = settings or _SESSION_OPTIONS
+    def require(self, child_options: ChildOptions) -> Generator[None]:
+        """The block in which a query runs that needs a child with these options."""
+        self.required = child_options
         try:
             yield
         finally:
@@ -289,9 +289,9 @@ class ChildSupervisor:
         child = self.child
         if child is None or self.is_closed or self._starting.locked() or not child.is_ready:
             return None
-        return child if self._started_with.is_compatible(self.required) else None
+        return child if self._started_with.serves(self.required) else None
 
-    async def ensure_running(self, *, in_turn: bool) -> ChildRun:
+    async def provide_child(self, *, in_turn: bool) -> ChildRun:
         """Return a running child with the required options; start or replace it if need be.
 
         Args:
@@ -312,8 +312,8 @@ class ChildSupervisor:
                 await before.wait_finished()
             self.check_open()
             if before is None or before.is_closing_or_closed:
-                return await self._restart(before)
-            if self._started_with.is_compatible(self.required):
+                return await self._start_child(before)
+            if self._started_with.serves(self.required):
                 return before
             return await self._replace(before)
 
@@ -339,7 +339,8 @@ class ChildSupervisor:
             child.permission_mode = mode
         return child
 
-    async def _restart(self, previous: ChildRun | None) -> ChildRun:
+    async def _start_child(self, previous: ChildRun | None) -> ChildRun:
+        """Start a child where none runs: the first one, or, after a crash, one that takes over."""
         if previous is not None and previous.has_started:
             self._crashed = previous  # until a child takes over: several starts may fail before
         if self._crashed is not None and self.options.restart == "never":
@@ -418,14 +419,14 @@ class ChildSupervisor:
         # The next child finds in the home what this one has saved.
         return replace(invocation, home=self.home, has_generated_session_id=is_generated), handler_set
 
-    def get_bridge(self, settings: ChildOptions) -> ToolBridge | None:
+    def get_bridge(self, child_options: ChildOptions) -> ToolBridge | None:
         """Return what runs the `custom_tools` of a query with these child options."""
-        return settings.bridge if tuple(settings.options) else self.bridge
+        return child_options.bridge if tuple(child_options.options) else self.bridge
 
     def _next_options(self, required: ChildOptions = _SESSION_OPTIONS) -> Options:
-        options = self.monitor.within_budget(self.resume_state.make_child_options(self.options))
+        options = self.monitor.limit_to_budget(self.resume_state.make_resume_options(self.options))
         if tuple(required.options):
-            options = _make_own_child_options(options, required.options)
+            options = _merge_query_options(options, required.options)
         if options.isolation is not None and options.as_dict().get("persist_session") is None:
             options = options.with_(persist_session=True)  # in the home of the session, which is removed with it
         if options.as_dict().get("partial_messages") is None:
@@ -448,8 +449,8 @@ class ChildSupervisor:
                 "option 'custom_tools' cannot change in a session, except with tool_bridge='mcp'", option="custom_tools"
             )
         is_running = self.child is not None and not self.child.is_closing_or_closed
-        if is_running and not self._started_with.is_compatible(self.required):
-            await self.ensure_running(in_turn=False)  # otherwise it is the child of an earlier query
+        if is_running and not self._started_with.serves(self.required):
+            await self.provide_child(in_turn=False)  # otherwise it is the child of an earlier query
         async with self._starting:
             child, options = self.child, self.options.merge(changes)
             if child is None or child.is_closing_or_closed:
@@ -497,7 +498,7 @@ class ChildSupervisor:
             call_in_loop(self._loop, partial(_end_child, child, self.monitor))
 
 
-def _make_own_child_options(options: Options, own: Options) -> Options:
+def _merge_query_options(options: Options, own: Options) -> Options:
     """Return the options of a query with a child of its own in the session, within the remaining budget.
 
     The child resumes the session, but not the system prompt that was saved with it.

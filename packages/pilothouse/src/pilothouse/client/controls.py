@@ -795,7 +795,7 @@ async def wait_connected(status: GetMcpStatus, names: Collection[str], timeout: 
     raise _wait_timeout(_waiting(names, known), known, timeout)
 
 
-def add_mcp_wait(handlers: HandlerSet | None, options: Options) -> HandlerSet:
+def with_mcp_wait(handlers: HandlerSet | None, options: Options) -> HandlerSet:
     """Return `handlers`, or an empty set, with a wait for MCP servers before the first prompt, as `options` say."""
     limit, servers = options.wait_for_mcp, options.mcp_servers
     given = tuple(servers) if isinstance(servers, dict) else None

@@ -47,8 +47,8 @@ def are_same_tools(given: Sequence[Any] | None, made: Sequence[Any] | None) -> b
 
 def allowed_tools_for(options: Options) -> list[str]:
     """Return `allowed_tools`, plus the tools of this process if there is no permission callback."""
-    asks = any(each is not None for each in (options.can_use_tool, options.confirm, options.asks))
-    return [*dict.fromkeys([*(options.allowed_tools or ()), *(() if asks else (f"mcp__{TOOL_SERVER}",))])]
+    is_decided = any(each is not None for each in (options.can_use_tool, options.confirm, options.asks))
+    return [*dict.fromkeys([*(options.allowed_tools or ()), *(() if is_decided else (f"mcp__{TOOL_SERVER}",))])]
 
 
 def log_tool_failure(failure: ToolFailure) -> None:

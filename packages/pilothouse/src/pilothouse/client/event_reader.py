@@ -272,18 +272,18 @@ class PermissionEventReader:
     def read(self, message: SystemMessage) -> PermissionAsked | PermissionSettled | None:
         """The event of a message with the subtype `ASKED` or `SETTLED`; None if the message is not ours."""
         facts = message.raw
-        approval_id, kind = facts.get("id"), facts.get("kind")
-        if not (isinstance(approval_id, str) and isinstance(kind, str)):
+        ask_id, kind = facts.get("id"), facts.get("kind")
+        if not (isinstance(ask_id, str) and isinstance(kind, str)):
             return None  # another program may use the same subtype for something else
         if message.subtype == ASKED:
-            return self._make_asked(approval_id, kind, facts.get("request"))
-        body = self._open.pop(approval_id, None)
+            return self._make_asked(ask_id, kind, facts.get("request"))
+        body = self._open.pop(ask_id, None)
         if body is None:
             return None
         call = _str_or_none(body.get("tool_use_id"))
         self._settled.add(call)
         decision = _make_decision(kind, facts.get("answer"), body)
-        return PermissionSettled(approval_id, decision, str(facts.get("by")), kind, call)
+        return PermissionSettled(ask_id, decision, str(facts.get("by")), kind, call)
 
     def read_denied(self, message: PermissionDeniedMessage) -> PermissionSettled | None:
         """The event of a call that the CLI denied; None if the message only repeats a decision made here."""
@@ -292,16 +292,16 @@ class PermissionEventReader:
         by = _DECIDED_BY.get(message.decision_reason_type, message.decision_reason_type)
         return PermissionSettled("", Deny(message.message), str(by), "permission", message.tool_use_id)
 
-    def _make_asked(self, approval_id: str, kind: str, body: Any) -> PermissionAsked | None:
+    def _make_asked(self, ask_id: str, kind: str, body: Any) -> PermissionAsked | None:
         if not isinstance(body, dict):
             return None
         body = cast("dict[str, Any]", body)
-        self._open[approval_id] = body
+        self._open[ask_id] = body
         try:
             request, kind = _make_request(kind, body)
         except UsageError:
             return None
-        return PermissionAsked(approval_id, request, kind)
+        return PermissionAsked(ask_id, request, kind)
 
 
 def find_tool_call(event: PermissionAsked) -> tuple[ToolUseBlock | None, str | None]:

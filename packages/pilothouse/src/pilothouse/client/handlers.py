@@ -101,11 +101,11 @@ class RequestHandlers:
                 f"option {name!r} needs prompt_via='stdin': the argv form has no control protocol", option=name
             )
 
-    def add_options(self, options: Options) -> Options:
+    def merge_options(self, options: Options) -> Options:
         """Return `options` with the flags that the handlers need."""
         return Options.stack(options, Options.layer(**self._option_changes)) if self._option_changes else options
 
-    def add_initialize(self, invocation: Invocation) -> Invocation:
+    def merge_initialize(self, invocation: Invocation) -> Invocation:
         """Return `invocation` with the keys that the handlers need in the initialize request.
 
         Raises:
@@ -174,12 +174,12 @@ class RequestHandlers:
             self._tools.notify = notify
 
     def _add_permissions(self, options: Options) -> None:
-        asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
-        if not any(value is not None for value in asked.values()):
+        functions = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
+        if not any(value is not None for value in functions.values()):
             return
-        del asked["asks"]
+        del functions["asks"]
         how: dict[str, Any] = {"session": self._session, "report": self._report, "complete": self._complete}
-        self.handlers["can_use_tool"] = PermissionDispatcher(**asked, park=self._make_park(options), **how).handle
+        self.handlers["can_use_tool"] = PermissionDispatcher(**functions, park=self._make_park(options), **how).handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
 
     def _make_park(self, options: Options) -> Park | None:

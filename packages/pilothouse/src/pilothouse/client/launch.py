@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilothouse.callbacks import check_signature
-from pilothouse.client.controls import add_mcp_wait
+from pilothouse.client.controls import with_mcp_wait
 from pilothouse.client.handlers import RequestHandlers
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.observation import instrument_launch
-from pilothouse.client.settings_check import add_settings_check
+from pilothouse.client.settings_check import with_settings_check
 from pilothouse.engine import ChildRun, HandlerSet, Prompts, QueryLimits, QueryRun
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.credentials import CREDENTIAL_VARIABLES
@@ -31,14 +31,14 @@ def make_launch(
         in_argv = options.prompt_via == "argv" and isinstance(prompt, str)
         invocation, handler_set = render(options, os.environ, prompt=prompt if in_argv else None), None
     else:
-        invocation = handlers.add_initialize(render(handlers.add_options(options), os.environ))
+        invocation = handlers.merge_initialize(render(handlers.merge_options(options), os.environ))
         handler_set = handlers.make_handler_set()
     if isinstance(options.transport, TransportFactory):
         invocation = options.transport.adapt_invocation(invocation)
     if not SETTINGS_OPTIONS.isdisjoint(options):
-        handler_set = add_settings_check(handler_set, invocation, options)
+        handler_set = with_settings_check(handler_set, invocation, options)
     if options.wait_for_mcp:
-        handler_set = add_mcp_wait(handler_set, options)
+        handler_set = with_mcp_wait(handler_set, options)
     return invocation, handler_set
 
 

@@ -233,7 +233,7 @@ class SessionObservation(CallObservation):
         return self.observers
 
     @contextmanager
-    def run_query(self, middlewares: Iterable[Middleware]) -> Generator[None]:
+    def current_query(self, middlewares: Iterable[Middleware]) -> Generator[None]:
         """Make the query with these middlewares the current one for the length of the block."""
         self.observers = _find_observers(middlewares)
         try:
@@ -258,10 +258,10 @@ class SessionObservation(CallObservation):
         if own is not None:
             own.finish(error)
 
-    def add_session_environ(self, invocation: Invocation) -> Invocation:
+    def with_session_environ(self, invocation: Invocation) -> Invocation:
         """Add the environment variables of the session, not of the query that happens to start the child."""
         variables = self._context.run(collect_environ, self._options.instrumentation or ())
-        return add_environ(invocation, variables, self._options)
+        return with_environ(invocation, variables, self._options)
 
 
 def instrument_launch(
@@ -271,10 +271,10 @@ def instrument_launch(
     observers = _find_observers(middlewares)
     if observers is None:
         return invocation, handlers
-    return add_environ(invocation, observers.environ(), options), CallObservation(observers).wrap_handlers(handlers)
+    return with_environ(invocation, observers.environ(), options), CallObservation(observers).wrap_handlers(handlers)
 
 
-def add_environ(invocation: Invocation, variables: Mapping[str, str | None], options: Options) -> Invocation:
+def with_environ(invocation: Invocation, variables: Mapping[str, str | None], options: Options) -> Invocation:
     """Add environment variables to `invocation`; the option `env` wins."""
     if not variables:
         return invocation

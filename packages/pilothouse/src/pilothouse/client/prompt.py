@@ -7,16 +7,15 @@ of blocks, or a mapping in wire form.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 
-from pilothouse.callbacks import is_failure, run_in_worker
+from pilothouse.callbacks import convert_failures, run_in_worker
 from pilothouse.engine import PromptMessage
-from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.errors import UsageError
 from pilothouse.messages import UserMessage, to_dict
 from pilothouse.protocol import user_message
 
@@ -64,7 +63,7 @@ async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGener
     empty = True
     iterator = aiter(prompts)
     try:
-        with _name_failure():
+        with convert_failures("the iterable of prompts"):
             async for item in iterator:
                 empty = False
                 yield _make_message(item, verbatim)
@@ -79,24 +78,11 @@ async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[P
     # A generator may read a file or wait for input: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
-    with _name_failure():
+    with convert_failures("the iterable of prompts"):
         while (item := await run_in_worker(partial(next, iterator, _DONE))) is not _DONE:
             empty = False
             yield _make_message(item, verbatim)
     _reject_empty(empty)
-
-
-@contextmanager
-def _name_failure() -> Generator[None]:
-    """In an iterable of the user: raise what is not an `Exception`, and no cancellation of this task, as an error."""
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException as error:
-        if is_failure(error):
-            raise PilothouseError(f"the iterable of prompts raised {type(error).__name__}") from error
-        raise
 
 
 def _reject_empty(empty: bool) -> None:

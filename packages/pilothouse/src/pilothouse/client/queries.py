@@ -60,7 +60,7 @@ MakeRun: TypeAlias = Callable[[Options, Prompts, Sequence[Middleware]], QueryRun
 SHORT_PROMPT_CHARS = 40  # characters, in a warning
 
 
-class SessionPart(Struct, frozen=True):
+class SessionContext(Struct, frozen=True):
     """What a session gives its queries.
 
     Args:
@@ -155,7 +155,7 @@ class Query(Generic[OutputT]):
         output_type: Any = None,
         bridge: ToolBridge | None = None,
         rate_limits: SharedRateLimits | None = None,
-        session: SessionPart | None = None,
+        session: SessionContext | None = None,
     ) -> None:
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
@@ -554,9 +554,9 @@ class Query(Generic[OutputT]):
     ) -> MessageIterator[T]:
         close, close_soon = self._close_unmanaged, self._close_unmanaged_soon
         unread = self._received.unread
-        return MessageIterator(unread, self._next_batch, close, close_soon, read, self._messages_again, finish)
+        return MessageIterator(unread, self._next_batch, close, close_soon, read, self._read_again, finish)
 
-    def _messages_again(self, is_late: bool) -> list[Message] | None:
+    def _read_again(self, is_late: bool) -> list[Message] | None:
         """All messages, for a loop that begins after the end; None: the loop continues where others were left."""
         received = self._received
         if not received.is_complete or received.unread:

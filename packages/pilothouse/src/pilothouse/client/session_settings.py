@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
 from pilothouse.engine import ChildRun
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError, UsageError
-from pilothouse.options import TABLE, Options, Settings
-from pilothouse.options.options import NO_OPTIONS
+from pilothouse.options import TABLE, Options
+from pilothouse.options.options import NO_OPTIONS, make_layer
 from pilothouse.options.table import Internal
+from pilothouse.options.value_structs import AdaptiveThinking, EnabledThinking, ThinkingDisplay
 
 # The control request of each option, and the key of its body.
 CHANGEABLE_OPTIONS = {
@@ -24,12 +27,6 @@ CHANGEABLE_OPTIONS = {
     "permission_mode": ("set_permission_mode", "mode"),
     "max_thinking_tokens": ("set_max_thinking_tokens", "max_thinking_tokens"),
 }
-# Options that apply at the start of a child, although the CLI has no flag for them.
-LAUNCH_OPTIONS = frozenset(
-    {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
-    | {"can_use_tool", "confirm", "on_question", "on_plan", "asks", "hooks", "on_elicitation", "on_user_dialog"}
-    | {"custom_tools", "callback_wrapper", "tool_bridge", "keep_detached"}
-)
 _OTHER_CONVERSATION = "it chooses the conversation; make another session with it, or use session.fork()"
 _SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"
 _SAME_WAY = "every child of a session has the same transport; make another session with it"
@@ -87,7 +84,16 @@ def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
         return False
     if name == "custom_tools" and are_same_tools(value, session_value):
         return False
-    return name in SESSION_ONLY_OPTIONS or name in LAUNCH_OPTIONS or not isinstance(TABLE[name].target, Internal)
+    return name in SESSION_ONLY_OPTIONS or not isinstance(TABLE[name].target, Internal)
+
+
+def with_thinking_display(options: Options, display: ThinkingDisplay) -> Options:
+    """Return `options` with another display of the thinking, and nothing else changed."""
+    thinking = options.thinking
+    if isinstance(thinking, AdaptiveThinking | EnabledThinking):
+        return options.with_(thinking=replace(thinking, display=display))
+    # A flag, because a value of `thinking` would override `max_thinking_tokens` as well.
+    return options.with_(extra_args={**(options.extra_args or {}), "thinking-display": display})
 
 
 class RuntimeSettings:
@@ -224,12 +230,12 @@ class ResumeState:
         self.id = str(uuid.uuid4())
         self._given_options = {"session_id": self.id}
 
-    def make_child_options(self, options: Options) -> Options:
+    def make_resume_options(self, options: Options) -> Options:
         """Make the settings of the next child from those that the session has now."""
         options = options.merge(_NO_CONVERSATION)
         if self._mode == "resume":
             return options.with_(resume=self.id)
-        return options.merge(_make_resume_layer(self._given_options))
+        return options.merge(make_layer(self._given_options))
 
     def make_fork_options(self, options: Options) -> Options:
         """Make the settings of a new session that begins as a copy of this conversation.
@@ -242,11 +248,7 @@ class ResumeState:
             if not options.persist_session:
                 raise UsageError("a session with persist_session=False cannot be forked: it is not on disk")
             return options.with_(resume=self.id, fork_session=True)
-        asked = {name: value for name, value in self._given_options.items() if name != "session_id"}
-        if asked.get("resume") is not None:
-            return options.merge(_make_resume_layer({**asked, "fork_session": True}))
+        given = {name: value for name, value in self._given_options.items() if name != "session_id"}
+        if given.get("resume") is not None:
+            return options.merge(make_layer({**given, "fork_session": True}))
         raise UsageError("there is nothing to fork yet: run a query first")
-
-
-def _make_resume_layer(values: dict[str, Any]) -> Options:
-    return Options.layer(**cast("Settings", values))

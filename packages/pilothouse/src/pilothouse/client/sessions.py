@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import anyio
 import anyio.lowlevel
@@ -33,9 +33,9 @@ from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_handlers
 from pilothouse.client.launch import make_launch, make_limits
 from pilothouse.client.logins import ClaudeLogin, LoginAccount, begin_claude_login
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.queries import LateWords, OnMessage, Query, SessionPart, Steering, SteerTime, check_choices
+from pilothouse.client.queries import LateWords, OnMessage, Query, SessionContext, Steering, SteerTime, check_choices
 from pilothouse.client.result import OutputT
-from pilothouse.client.session_settings import RuntimeSettings, split_settings
+from pilothouse.client.session_settings import RuntimeSettings, split_settings, with_thinking_display
 from pilothouse.client.structured_output import OutputSchema, make_output_validator
 from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
@@ -187,7 +187,7 @@ class Session:
             ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
             SessionClosedError: the session was closed.
         """
-        await self._ensure_running()
+        await self._provide_child()
         return self
 
     async def __aenter__(self) -> Self:
@@ -302,7 +302,7 @@ class Session:
         output_type: Any = None,
     ) -> Query[Any]:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
-            enter = partial(self._lend_child, changes, middlewares=middlewares, child_options=child_options)
+            enter = partial(self._lend_child, changes, middlewares, child_options)
             run = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
             run.check_session = self._check_caller
             return run
@@ -314,7 +314,7 @@ class Session:
             output_type=output_type,
             bridge=self._supervisor.get_bridge(child_options),
             rate_limits=self._rate_limits,
-            session=SessionPart(make_run, self._monitor.costs, self.options.max_budget_tokens),
+            session=SessionContext(make_run, self._monitor.costs, self.options.max_budget_tokens),
         )
 
     async def steer(
@@ -349,15 +349,15 @@ class Session:
     async def _lend_child(
         self,
         changes: Mapping[str, Any],
+        middlewares: Sequence[Middleware],
+        child_options: ChildOptions,
         run: QueryRun,
-        middlewares: Sequence[Middleware] = (),
-        child_options: ChildOptions | None = None,
     ) -> AsyncGenerator[ChildRun]:
         self._supervisor.check_loop()
         self._queue.append(run)
         try:
             async with self._child_lock:  # in order of arrival
-                with self._monitor.run_query(middlewares), self._supervisor.require(child_options):
+                with self._monitor.current_query(middlewares), self._supervisor.require(child_options):
                     async with self._prepare_child(run, changes) as child:
                         yield child
         finally:
@@ -370,12 +370,12 @@ class Session:
             await run.wait_admitted()
         finally:
             self._active = None
-        child = await self._ensure_running()
+        child = await self._provide_child()
         await child.wait_for_turn_of_previous_client()
 
         async def get_next_child() -> ChildRun:
             nonlocal child
-            child = await self._apply_settings(await self._ensure_running(), changes)
+            child = await self._apply_settings(await self._provide_child(), changes)
             return child
 
         run.get_next_child = get_next_child
@@ -399,7 +399,7 @@ class Session:
         except PilothouseError:
             if not child.is_closing_or_closed or self._supervisor.is_closed:
                 raise
-            child = await self._ensure_running()  # it exited before the prompt was sent
+            child = await self._provide_child()  # it exited before the prompt was sent
             await self._runtime_settings.apply(self.options, changes)
         return child
 
@@ -408,8 +408,8 @@ class Session:
         assert self._supervisor.runtime_settings is not None
         return self._supervisor.runtime_settings
 
-    async def _ensure_running(self) -> ChildRun:
-        return await self._supervisor.ensure_running(in_turn=self._active is not None)
+    async def _provide_child(self) -> ChildRun:
+        return await self._supervisor.provide_child(in_turn=self._active is not None)
 
     def _check_caller(self) -> None:
         """Raise if the active query waits for the callback that calls this."""
@@ -459,11 +459,10 @@ class Session:
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no response within `control_timeout`.
         """
-        child = await self._ensure_running()
-        return await child.request(subtype, body)
+        return await self._request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
-        child = await self._ensure_running()
+        child = await self._provide_child()
         return await child.request(subtype, body, timeout=timeout)
 
     async def login(self, account: LoginAccount = "claude") -> ClaudeLogin:
@@ -483,7 +482,7 @@ class Session:
         return await begin_claude_login(self._request, partial(to_result, AccountInfo), account)
 
     async def _call_mcp_tool(self, body: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
-        child = await self._ensure_running()
+        child = await self._provide_child()
         check_can_call(body, child.server_info)
         return await child.request(MCP_CALL, body, timeout=timeout)
 
@@ -571,13 +570,11 @@ class Session:
         await self._set("max_thinking_tokens", tokens)
         if display is not None:
             await self.control("set_max_thinking_tokens", thinking_display=display)
-            if self.options.thinking is None:  # for the next child; `thinking` would override the tokens as well
-                flags = {**(self.options.extra_args or {}), "thinking-display": display}
-                self._supervisor.options = self.options.with_(extra_args=flags)
+            self._supervisor.options = with_thinking_display(self.options, display)  # for the next child
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
-        options = self.options.with_(**cast("Settings", {name: value}))
-        await self._ensure_running()
+        options = self.options.merge(make_layer({name: value}))
+        await self._provide_child()
         answer = await self._runtime_settings.set(name, value)
         self._supervisor.options = options
         return answer

@@ -119,7 +119,7 @@ def read_errors(answer: Mapping[str, Any]) -> list[SettingsFileError]:
     return [SettingsFileError(**{**each, "message": mask(each["message"])}) for each in texts]
 
 
-def add_settings_check(handlers: HandlerSet | None, invocation: Invocation, options: Options) -> HandlerSet | None:
+def with_settings_check(handlers: HandlerSet | None, invocation: Invocation, options: Options) -> HandlerSet | None:
     """Return `handlers` with the check of the settings in `invocation`, if there are any."""
     sent = find_sent_settings(invocation, options)
     if not sent:
@@ -128,7 +128,7 @@ def add_settings_check(handlers: HandlerSet | None, invocation: Invocation, opti
     if invocation.initialize is None:
         check.warn_unchecked("the argv form has no control protocol; prompt_via='stdin' has it")
         return handlers
-    return check.add_to(handlers or HandlerSet.empty())
+    return check.wrap(handlers or HandlerSet.empty())
 
 
 def is_on_this_machine(transport: Any) -> bool:
@@ -182,7 +182,7 @@ class SettingsCheck:
         self._reads_files = reads_files
         self._version: tuple[int, int, int] | None = None
 
-    def add_to(self, handlers: HandlerSet) -> HandlerSet:
+    def wrap(self, handlers: HandlerSet) -> HandlerSet:
         """Return `handlers` that run the check before the first prompt."""
         on_initialize = handlers.on_initialize
 

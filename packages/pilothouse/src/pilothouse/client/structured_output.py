@@ -22,6 +22,9 @@ from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputErr
 from pilothouse.events import OutputRejected, QueryEvent
 from pilothouse.json_schema import (
     DEFINITIONS,
+    INNER_SCHEMAS,
+    NAMED_SCHEMAS,
+    convert_inner,
     find_schema_problem,
     inline_root_reference,
     make_checker,
@@ -65,12 +68,12 @@ def to_portable_schema(schema: Any) -> Any:
         return schema  # True and False are schemas, too; `dependencies` has lists of names
     source = cast("Mapping[str, Any]", schema)
     made: Schema = {
-        keyword: _KEYWORD_CONVERTERS[keyword](value)
+        keyword: convert_inner(keyword, value, to_portable_schema)
         for keyword, value in source.items()
-        if keyword in _KEYWORD_CONVERTERS
+        if keyword in _PORTABLE_KEYWORDS
     }
     notes: list[str] = []
-    for adapt in (_adapt_tuple, _adapt_pattern, _adapt_dependents):
+    for adapt in (_adapt_tuple, _adapt_pattern, _adapt_property_patterns, _adapt_dependents):
         adapt(source, made, notes)
     if notes:
         made["description"] = " ".join([*([made["description"]] if made.get("description") else ()), *notes])
@@ -109,55 +112,19 @@ def _rebase_references(value: Any) -> Any:
     return made
 
 
-# Converters of single keywords.
+# The keywords of draft 07 that 2020-12 has too. All others are left out, such as `$schema` (only draft 07 is
+# accepted), `discriminator`, `prefixItems`, `unevaluatedProperties` and `x-…`.
+_PORTABLE_KEYWORDS = (INNER_SCHEMAS | NAMED_SCHEMAS).difference(
+    ("additionalItems", "dependentSchemas", "prefixItems")
+).union((
+    "$comment", "$id", "$ref", "const", "contentEncoding", "contentMediaType", "default", "deprecated",
+    "description", "enum", "examples", "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems",
+    "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+    "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
+))  # fmt: skip
 
 
-def _keep(value: Any) -> Any:
-    return value
-
-
-def _convert_list(value: Any) -> Any:
-    if not isinstance(value, list):
-        return to_portable_schema(value)
-    return [to_portable_schema(item) for item in cast("list[Any]", value)]
-
-
-def _convert_mapping(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: to_portable_schema(schema) for name, schema in cast("Mapping[str, Any]", value).items()}
-
-
-def _convert_patterns(value: Any) -> Any:
-    named = cast("dict[str, Any]", _convert_mapping(value))
-    return {usable: schema for pattern, schema in named.items() if (usable := _portable_pattern(pattern)) is not None}
-
-
-# The keywords of draft 07 that 2020-12 has too, with the converter of their values. All others are left out, such as
-# `$schema` (only draft 07 is accepted), `discriminator`, `prefixItems`, `unevaluatedProperties` and `x-…`.
-_KEYWORD_CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(
-        (
-            "$comment", "$id", "$ref", "const", "contentEncoding", "contentMediaType", "default", "deprecated",
-            "description", "enum", "examples", "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems",
-            "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
-            "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
-        ),
-        _keep,
-    ),
-    **dict.fromkeys(
-        (
-            "additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf",
-            "propertyNames", "then",
-        ),
-        _convert_list,
-    ),
-    **dict.fromkeys(("$defs", "definitions", "dependencies", "properties"), _convert_mapping),
-    "patternProperties": _convert_patterns,
-}  # fmt: skip
-
-
-# Adaptations of several keywords.
+# Adaptations of what differs between the drafts, or between Python and JavaScript.
 
 
 def _adapt_tuple(source: Mapping[str, Any], made: Schema, notes: list[str]) -> None:
@@ -191,10 +158,19 @@ def _adapt_pattern(source: Mapping[str, Any], made: Schema, notes: list[str]) ->
         made["pattern"] = usable
 
 
+def _adapt_property_patterns(source: Mapping[str, Any], made: Schema, notes: list[str]) -> None:
+    if "patternProperties" in made:
+        named = cast("Mapping[str, Any]", made["patternProperties"]).items()
+        made["patternProperties"] = {
+            usable: schema for pattern, schema in named if (usable := _portable_pattern(pattern)) is not None
+        }
+
+
 def _adapt_dependents(source: Mapping[str, Any], made: Schema, notes: list[str]) -> None:
-    for keyword, rule in (("dependentRequired", _keep), ("dependentSchemas", _convert_mapping)):
+    for keyword in ("dependentRequired", "dependentSchemas"):
         if isinstance(source.get(keyword), Mapping):
-            made["dependencies"] = {**made.get("dependencies", {}), **rule(source[keyword])}
+            dependents = convert_inner(keyword, source[keyword], to_portable_schema)
+            made["dependencies"] = {**made.get("dependencies", {}), **dependents}
 
 
 def _portable_pattern(pattern: str) -> str | None:

@@ -476,6 +476,8 @@ class RefusalFormat(Enum):
     """`hookSpecificOutput.decision.behavior` is "deny"."""
     BLOCK = "decision"
     """`decision` is "block"."""
+    REASON = "decision, after the tool has run"
+    """As BLOCK; the model gets the reason, and nothing is undone."""
     PROMPT = "decision, without the prompt"
     """As BLOCK; the message about the block leaves the prompt out."""
     ELICITATION = "decision and action"
@@ -492,7 +494,6 @@ class HookEventSpec(Struct, frozen=True):
         match_field: the input field that a matcher is compared with; "" if the CLI ignores matchers.
         output_fields: the fields of `HookOutput` that only some events have, and this one has.
         refusal_format: the wire form of its refusal.
-        is_gate: a hook that fails refuses by default.
         min_cli_version: the first release that calls hooks for the event; "" if every supported one does.
     """
 
@@ -500,7 +501,6 @@ class HookEventSpec(Struct, frozen=True):
     match_field: str
     output_fields: frozenset[str]
     refusal_format: RefusalFormat = RefusalFormat.NONE
-    is_gate: bool = False
     min_cli_version: str = ""
 
     @property
@@ -508,9 +508,19 @@ class HookEventSpec(Struct, frozen=True):
         """Name on the wire."""
         return str(self.event_class.__struct_config__.tag)
 
+    @property
+    def is_gate(self) -> bool:
+        """Whether a hook that fails refuses by default: it can keep something from happening."""
+        return self.refusal_format not in (RefusalFormat.NONE, RefusalFormat.REASON)
 
-_CONTEXT_FIELDS: Final = "additional_context"
-_DECISION_FIELDS: Final = "permission_decision permission_decision_reason"
+
+_CONTEXT: Final = "additional_context"
+_DECISION: Final = "permission_decision permission_decision_reason"
+_TOOL_INPUT: Final = f"{_DECISION} updated_input"
+_TOOL_OUTPUT: Final = f"{_CONTEXT} classifier_context updated_tool_output updated_mcp_tool_output"
+_PERMISSION: Final = f"{_TOOL_INPUT} updated_permissions interrupt"
+_PROMPT: Final = f"{_CONTEXT} suppress_original_prompt"
+_START: Final = f"{_CONTEXT} initial_user_message session_title watch_paths reload_skills"
 
 
 def _make_spec(
@@ -518,79 +528,41 @@ def _make_spec(
     matched: str = "",
     answers: str = "",
     refusal: RefusalFormat = RefusalFormat.NONE,
-    *,
-    is_gate: bool = False,
     min_cli_version: str = "",
 ) -> HookEventSpec:
-    return HookEventSpec(cls, matched, frozenset(answers.split()), refusal, is_gate, min_cli_version)
+    return HookEventSpec(cls, matched, frozenset(answers.split()), refusal, min_cli_version)
 
 
+# Each: its class, the field that a matcher is compared with, the fields of its answer, how it says no.
+# fmt: off
 _SPECS: Final = (
-    _make_spec(
-        PreToolUseEvent,
-        "tool_name",
-        f"{_DECISION_FIELDS} updated_input {_CONTEXT_FIELDS}",
-        RefusalFormat.PERMISSION,
-        is_gate=True,
-    ),
-    _make_spec(
-        PreSkillShellCommandEvent,
-        "tool_name",
-        f"{_DECISION_FIELDS} updated_input",
-        RefusalFormat.PERMISSION,
-        is_gate=True,
-        min_cli_version="2.1.332",
-    ),
-    _make_spec(
-        PostToolUseEvent,
-        "tool_name",
-        f"{_CONTEXT_FIELDS} classifier_context updated_tool_output updated_mcp_tool_output",
-        RefusalFormat.BLOCK,
-    ),
-    _make_spec(PostToolUseFailureEvent, "tool_name", _CONTEXT_FIELDS, RefusalFormat.BLOCK),
-    _make_spec(PostToolBatchEvent, "", _CONTEXT_FIELDS, RefusalFormat.BLOCK),
-    _make_spec(NotificationEvent, "notification_type", _CONTEXT_FIELDS),
-    _make_spec(
-        UserPromptSubmitEvent,
-        "",
-        f"{_CONTEXT_FIELDS} session_title suppress_original_prompt",
-        RefusalFormat.PROMPT,
-        is_gate=True,
-    ),
-    _make_spec(
-        UserPromptExpansionEvent,
-        "command_name",
-        f"{_CONTEXT_FIELDS} suppress_original_prompt",
-        RefusalFormat.PROMPT,
-        is_gate=True,
-    ),
-    _make_spec(
-        SessionStartEvent, "source", f"{_CONTEXT_FIELDS} initial_user_message session_title watch_paths reload_skills"
-    ),
+    _make_spec(PreToolUseEvent, "tool_name", f"{_TOOL_INPUT} {_CONTEXT}", RefusalFormat.PERMISSION),
+    _make_spec(PreSkillShellCommandEvent, "tool_name", _TOOL_INPUT, RefusalFormat.PERMISSION, "2.1.332"),
+    _make_spec(PostToolUseEvent, "tool_name", _TOOL_OUTPUT, RefusalFormat.REASON),
+    _make_spec(PostToolUseFailureEvent, "tool_name", _CONTEXT, RefusalFormat.REASON),
+    _make_spec(PostToolBatchEvent, "", _CONTEXT, RefusalFormat.REASON),
+    _make_spec(NotificationEvent, "notification_type", _CONTEXT),
+    _make_spec(UserPromptSubmitEvent, "", f"{_PROMPT} session_title", RefusalFormat.PROMPT),
+    _make_spec(UserPromptExpansionEvent, "command_name", _PROMPT, RefusalFormat.PROMPT),
+    _make_spec(SessionStartEvent, "source", _START),
     _make_spec(SessionEndEvent, "reason"),
-    _make_spec(StopEvent, "", _CONTEXT_FIELDS),
+    _make_spec(StopEvent, "", _CONTEXT),
     _make_spec(StopFailureEvent, "error"),
-    _make_spec(SubagentStartEvent, "agent_type", _CONTEXT_FIELDS),
-    _make_spec(SubagentStopEvent, "agent_type", _CONTEXT_FIELDS),
-    _make_spec(PreCompactEvent, "trigger", "", RefusalFormat.BLOCK, is_gate=True),
+    _make_spec(SubagentStartEvent, "agent_type", _CONTEXT),
+    _make_spec(SubagentStopEvent, "agent_type", _CONTEXT),
+    _make_spec(PreCompactEvent, "trigger", "", RefusalFormat.BLOCK),
     _make_spec(PostCompactEvent, "trigger"),
-    _make_spec(PreModelSwitchEvent, "to_model", _DECISION_FIELDS, RefusalFormat.PERMISSION, is_gate=True),
-    _make_spec(PostModelSwitchEvent, "to_model", _CONTEXT_FIELDS),
-    _make_spec(
-        PermissionRequestEvent,
-        "tool_name",
-        f"{_DECISION_FIELDS} updated_input updated_permissions interrupt",
-        RefusalFormat.REQUEST,
-        is_gate=True,
-    ),
+    _make_spec(PreModelSwitchEvent, "to_model", _DECISION, RefusalFormat.PERMISSION),
+    _make_spec(PostModelSwitchEvent, "to_model", _CONTEXT),
+    _make_spec(PermissionRequestEvent, "tool_name", _PERMISSION, RefusalFormat.REQUEST),
     _make_spec(PermissionDeniedEvent, "tool_name", "retry"),
-    _make_spec(SetupEvent, "trigger", _CONTEXT_FIELDS),
+    _make_spec(SetupEvent, "trigger", _CONTEXT),
     _make_spec(TeammateIdleEvent),
-    _make_spec(TaskCreatedEvent, "", "", RefusalFormat.BLOCK, is_gate=True),
+    _make_spec(TaskCreatedEvent, "", "", RefusalFormat.BLOCK),
     _make_spec(TaskCompletedEvent),
-    _make_spec(ElicitationEvent, "mcp_server_name", "action content", RefusalFormat.ELICITATION, is_gate=True),
-    _make_spec(ElicitationResultEvent, "mcp_server_name", "action content", RefusalFormat.ELICITATION, is_gate=True),
-    _make_spec(ConfigChangeEvent, "source", "", RefusalFormat.BLOCK, is_gate=True),
+    _make_spec(ElicitationEvent, "mcp_server_name", "action content", RefusalFormat.ELICITATION),
+    _make_spec(ElicitationResultEvent, "mcp_server_name", "action content", RefusalFormat.ELICITATION),
+    _make_spec(ConfigChangeEvent, "source", "", RefusalFormat.BLOCK),
     _make_spec(WorktreeCreateEvent, "", "worktree_path"),
     _make_spec(WorktreeRemoveEvent),
     _make_spec(InstructionsLoadedEvent, "load_reason"),
@@ -599,6 +571,7 @@ _SPECS: Final = (
     _make_spec(DirectoryAddedEvent, "source"),
     _make_spec(MessageDisplayEvent, "", "display_content"),
 )
+# fmt: on
 
 HOOK_EVENTS: Final = MappingProxyType({rule.name: rule for rule in _SPECS})
 """Every event of the CLI, by its name on the wire."""

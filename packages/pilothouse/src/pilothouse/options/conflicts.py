@@ -61,7 +61,7 @@ def find_conflicts(facts: PermissionFacts) -> Iterator[str]:
             "PreToolUse sees every tool call"
         )
     for rule in facts.rules:
-        if rule.option == "allowed_tools" and (why := facts.is_missing_in_layer(rule.tool, rule.option)):
+        if rule.option == "allowed_tools" and (why := facts.find_missing_reason_in_layer(rule.tool, rule.option)):
             yield f"allowed_tools: {rule.text!r} has no effect, because the model has no {rule.tool}: {why}"
     for rule in facts.given_rules:
         if fault := _find_spelling_fault(facts, rule) or find_reason_to_ignore(rule) or _find_name_fault(facts, rule):
@@ -217,7 +217,7 @@ def _find_matcher_faults(facts: PermissionFacts, event: str, matcher: Any) -> It
                 yield f"{title} does not match {name!r}: {_MCP_SPELLING}; write {meant!r}"
         elif meant := suggest_tool(name):
             faults.append(f"there is no tool {name!r}, it is {meant!r}")
-        elif why := facts.is_missing_in_layer(TOOL_ALIASES.get(name, name), "hooks"):
+        elif why := facts.find_missing_reason_in_layer(TOOL_ALIASES.get(name, name), "hooks"):
             faults.append(f"the model has no {name}: {why}")
     if names and len(faults) == len(names):
         yield f"{title} matches nothing: {'; '.join(faults)}"

@@ -269,7 +269,7 @@ class PermissionFacts:
             return "tools" if options.tools else "", "the CLI omits it beside Bash; tools=[…] can name it"
         return None
 
-    def is_missing_in_layer(self, tool: str, option: str) -> str | None:
+    def find_missing_reason_in_layer(self, tool: str, option: str) -> str | None:
         """Return why the model lacks `tool`, if the layer that sets `option` says so; a higher layer may narrow it."""
         missing = self.find_missing_reason(tool) if tool in TOOLS else None
         is_same = missing is not None and missing[0] and self.get_origin(missing[0]) == self.get_origin(option)

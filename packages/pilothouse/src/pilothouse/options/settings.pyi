@@ -205,7 +205,8 @@ class Settings(TypedDict, total=False):
     """When a query ends: with its result, or 'idle': when no background task can wake the model any more."""
 
     timeout: float | None
-    """Seconds until a query fails with QueryTimeout. No limit by default."""
+    """Seconds until a query fails with QueryTimeout; in a session from its turn on, when its child is ready. No limit
+    by default."""
 
     idle_timeout: float | None
     """Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by default."""
@@ -567,7 +568,8 @@ class OptionAttributes:
     """When a query ends: with its result, or 'idle': when no background task can wake the model any more."""
 
     timeout: float | None
-    """Seconds until a query fails with QueryTimeout. No limit by default."""
+    """Seconds until a query fails with QueryTimeout; in a session from its turn on, when its child is ready. No limit
+    by default."""
 
     idle_timeout: float | None
     """Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by default."""
@@ -929,7 +931,8 @@ class OptionSetters:
         """When a query ends: with its result, or 'idle': when no background task can wake the model any more."""
 
     def timeout(self, value: float | None) -> Self:
-        """Seconds until a query fails with QueryTimeout. No limit by default."""
+        """Seconds until a query fails with QueryTimeout; in a session from its turn on, when its child is ready. No
+        limit by default."""
 
     def idle_timeout(self, value: float | None) -> Self:
         """Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by

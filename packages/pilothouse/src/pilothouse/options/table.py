@@ -114,6 +114,10 @@ class Internal(Struct, frozen=True):
     wire_name: str = ""
 
 
+class AtStart(Struct, frozen=True):
+    """Used by pilothouse itself when it starts a child: a child that runs keeps what it has."""
+
+
 class SplitTarget(Struct, frozen=True):
     """Goes to several places: `split` returns which part of a value goes where; `targets` lists all targets."""
 
@@ -121,7 +125,7 @@ class SplitTarget(Struct, frozen=True):
     targets: tuple[Target, ...]
 
 
-Target = Flag | InitializeField | EnvVar | EnvSwitch | PartOfOption | Internal | SplitTarget
+Target = Flag | InitializeField | EnvVar | EnvSwitch | PartOfOption | Internal | AtStart | SplitTarget
 Pieces = Iterator[tuple[Target, Any]]
 
 
@@ -171,8 +175,10 @@ def describe_target(target: Target) -> str:
             return f"environment, `{name}`"
         case PartOfOption(option):
             return f"part of `{option}`"
-        case Internal(wire_name):
-            return f"pilothouse; `{wire_name}` of each prompt" if wire_name else "pilothouse"
+        case Internal(wire_name) if wire_name:
+            return f"pilothouse; `{wire_name}` of each prompt"
+        case Internal() | AtStart():
+            return "pilothouse"
 
 
 # Values that go to several places
@@ -432,14 +438,14 @@ TOOLS = (
     Option("mcp_servers", _MCP_SERVERS, ConfigFlag("mcp-config", "mcpServers"),
         doc="MCP servers by name: a StdioServer, HttpServer, SseServer, or server in this process, made by "
         "`sdk_server` or `mount`; or a path to a config file."),
-    Option("custom_tools", types.FUNCTIONS, Internal(),
+    Option("custom_tools", types.FUNCTIONS, AtStart(),
         doc="Functions of this process that the model may call, plain or made by `@tool`."),
-    Option("tool_bridge", types.choice("mcp", "xml", "deferred"), Internal(), default="mcp",
+    Option("tool_bridge", types.choice("mcp", "xml", "deferred"), AtStart(), default="mcp",
         doc="How calls of `custom_tools` reach this process: 'mcp': as requests of the CLI; 'deferred': all "
         "at the end of the turn; 'xml': as text, without the CLI's own tools."),
     Option("strict_mcp_config", types.BOOL, Switch("strict-mcp-config"), default=False,
         doc="Use only the MCP servers of `mcp_servers`."),
-    Option("wait_for_mcp", types.WAIT, Internal(), default=False,
+    Option("wait_for_mcp", types.WAIT, AtStart(), default=False,
         doc="Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` "
         "fails or is late, nothing is sent, and ControlError or ControlTimeout names it."),
 )
@@ -453,22 +459,22 @@ PERMISSIONS = (
         doc="MCP tool that decides permission requests, as 'mcp__server__tool'."),
     Option("permission_prompts", types.choice("host", "none"), Flag("permission-prompts"), min_cli_version="2.1.270",
         doc="Where permission requests go: 'host', which is this program, or 'none': they are denied."),
-    Option("can_use_tool", types.CALLABLE, Internal(), takes="CanUseTool",
+    Option("can_use_tool", types.CALLABLE, AtStart(), takes="CanUseTool",
         doc="Function that decides a tool call, called with a PermissionRequest; returns Allow, Deny, Confirm, True "
         "or False."),
-    Option("confirm", types.CALLABLE, Internal(), takes="ConfirmCallback",
+    Option("confirm", types.CALLABLE, AtStart(), takes="ConfirmCallback",
         doc="Function that asks a person, called with a text and the PermissionRequest; returns True or False."),
-    Option("on_question", types.CALLABLE, Internal(), takes="QuestionCallback",
+    Option("on_question", types.CALLABLE, AtStart(), takes="QuestionCallback",
         doc="Function that answers questions of the model, called with a QuestionRequest; returns the answers."),
-    Option("on_plan", types.CALLABLE, Internal(), takes="PlanCallback",
+    Option("on_plan", types.CALLABLE, AtStart(), takes="PlanCallback",
         doc="Function that approves plans, called with a PlanRequest; returns True, False, or a text with changes."),
-    Option("asks", types.ASKS, Internal(),
+    Option("asks", types.ASKS, AtStart(),
         doc="Collection of requests that wait until somebody settles them: those that no function decides."),
-    Option("hooks", types.HOOKS, Internal(),
+    Option("hooks", types.HOOKS, AtStart(),
         doc="Functions that the CLI calls at fixed points of its work: HookMatchers by event."),
-    Option("on_elicitation", types.CALLABLE, Internal(), takes="ElicitationCallback",
+    Option("on_elicitation", types.CALLABLE, AtStart(), takes="ElicitationCallback",
         doc="Function that answers MCP servers, called with an ElicitationRequest."),
-    Option("on_user_dialog", types.CALLABLE, Internal(), takes="DialogCallback",
+    Option("on_user_dialog", types.CALLABLE, AtStart(), takes="DialogCallback",
         doc="Function that shows dialogs of the CLI, called with a DialogRequest; needs `supported_dialog_kinds`."),
     Option("supported_dialog_kinds", types.NAMES, InitializeField("supportedDialogKinds"), min_cli_version="2.1.172",
         doc="Kinds of dialogs that `on_user_dialog` can show."),
@@ -487,15 +493,16 @@ LIMITS = (
     Option("until", types.choice("result", "idle"), Internal(), default="result",
         doc="When a query ends: with its result, or 'idle': when no background task can wake the model any more."),
     Option("timeout", types.TIMEOUT, Internal(),
-        doc="Seconds until a query fails with QueryTimeout. No limit by default."),
+        doc="Seconds until a query fails with QueryTimeout; in a session from its turn on, when its child is ready. No "
+        "limit by default."),
     Option("idle_timeout", types.TIMEOUT, Internal(),
         doc="Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by "
         "default."),
     Option("startup_timeout", types.TIMEOUT, Internal(),
         doc="Seconds of silence until the first message; the default is `idle_timeout`."),
-    Option("control_timeout", types.TIMEOUT, Internal(), default=DEFAULT_CONTROL_TIMEOUT,
+    Option("control_timeout", types.TIMEOUT, AtStart(), default=DEFAULT_CONTROL_TIMEOUT,
         doc="Seconds to wait for the response to a control request, the handshake included."),
-    Option("max_line_bytes", types.COUNT, Internal(), default=DEFAULT_MAX_LINE_BYTES,
+    Option("max_line_bytes", types.COUNT, AtStart(), default=DEFAULT_MAX_LINE_BYTES,
         doc="Longest line of output, in bytes; a longer one is skipped and reported."),
     Option("api_max_retries", types.WHOLE_NUMBER, EnvVar("CLAUDE_CODE_MAX_RETRIES"),
         doc="Maximum retries by the CLI after a temporary API error. Default: 10."),
@@ -576,7 +583,7 @@ ACCOUNT = (
         doc="Provider of the API. The credentials of cloud providers come from the environment."),
 )
 PROCESS = (
-    Option("cwd", types.PATH, Internal(),
+    Option("cwd", types.PATH, AtStart(),
         doc="Working directory of the child, which loads settings, programs and instructions from it. Default: that of "
         "this process. Where others wrote its files, start from `Options.preset('untrusted_repository')`."),
     Option("add_dirs", types.PATHS, RepeatedFlag("add-dir"), doc="Additional directories that tools may use."),
@@ -589,15 +596,15 @@ PROCESS = (
         doc="The `claude` to run: 'auto', 'bundled' (the managed copy), 'global' (PATH), or a path."),
     Option("user", types.USER, Internal(),
         doc="System user that runs the child; only root may set it. HOME does not change: set it in `env`."),
-    Option("env", types.ENV, Internal(), secret=True,
+    Option("env", types.ENV, AtStart(), secret=True,
         doc="Environment variables to set for the child; None removes one."),
-    Option("inherit_env", types.INHERIT, Internal(), default=True,
+    Option("inherit_env", types.INHERIT, AtStart(), default=True,
         doc="Start from the environment of this process: True, False, or only from these variables, such as "
         "['PATH', 'HOME', 'AWS_*']."),
     Option("isolation", types.choice("strict"), Internal(),
         doc="'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from "
         "`mcp_servers`, and only listed environment variables."),
-    Option("keep_detached", types.BOOL, Internal(), default=False,
+    Option("keep_detached", types.BOOL, AtStart(), default=False,
         doc="Leave processes running that a command has detached, such as `nohup server &`. Otherwise they end with "
         "the child (Linux)."),
     Option("config_dir", types.PATH, EnvVar("CLAUDE_CONFIG_DIR", path=True),
@@ -626,7 +633,7 @@ CONFIGURATION = (
         doc="Fastest start: no hooks, plugins, memory or login; needs an API key."),
     Option("safe_mode", types.BOOL, Switch("safe-mode"), default=False, min_cli_version="2.1.172",
         doc="Start without customisations: memory, skills, plugins, hooks, MCP servers, agents."),
-    Option("extra_args", types.EXTRA_ARGS, Internal(), doc="Flags of the CLI without an option here."),
+    Option("extra_args", types.EXTRA_ARGS, AtStart(), doc="Flags of the CLI without an option here."),
 )
 DIAGNOSTICS = (
     Option("instrumentation", types.INSTRUMENTATION, Internal(),
@@ -634,10 +641,10 @@ DIAGNOSTICS = (
     Option("middleware", types.MIDDLEWARE, Internal(),
         doc="Middleware classes, or functions that make one, the outermost first: they see the messages of a "
         "query, change its prompts, and may send another one."),
-    Option("callback_wrapper", types.SYNC_CALLABLE, Internal(), takes="CallbackWrapper",
+    Option("callback_wrapper", types.SYNC_CALLABLE, AtStart(), takes="CallbackWrapper",
         doc="Function that gives the context manager in which each callback, hook and tool of this process runs, "
         "called with its kind and name."),
-    Option("stderr", types.SYNC_CALLABLE, Internal(), takes="Callable[[str], object]",
+    Option("stderr", types.SYNC_CALLABLE, AtStart(), takes="Callable[[str], object]",
         doc="Function that is called with every line of the child's standard error."),
     Option("debug", types.DEBUG, SwitchOrFlag("debug"), default=False,
         doc="Let the CLI write a debug log: True, or the categories to log, such as 'api,mcp'."),

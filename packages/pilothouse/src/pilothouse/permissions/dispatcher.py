@@ -59,7 +59,7 @@ T = TypeVar("T")
 Report = Callable[[str, dict[str, Any]], object]
 """Called when a decision is requested and when it is settled: a subtype, `ASKED` or `SETTLED`, and the facts.
 
-Their `id` is an `ApprovalId`, and the same object both times.
+Their `id` is the same both times, and that of the `Ask` if the request is parked.
 """
 
 log = logging.getLogger("pilothouse.permissions")
@@ -68,19 +68,8 @@ DECIDED_WITHOUT_FUNCTION = "nobody"
 """The value of `by` when no function could decide."""
 
 
-class ApprovalId(Struct, eq=False):
-    """The id of a request, made when it is needed first: most requests are neither shown nor parked."""
-
-    _text: str = ""
-
-    def __str__(self) -> str:
-        if not self._text:
-            self._text = f"ask_{urandom(16).hex()}"  # approvals of earlier processes may still wait at a host
-        return self._text
-
-
 async def decide_safely(
-    decide: Callable[[Mapping[str, Any], ApprovalId], Awaitable[tuple[T, str]]],
+    decide: Callable[[Mapping[str, Any], str], Awaitable[tuple[T, str]]],
     describe: Callable[[Mapping[str, Any]], str],
     *,
     kind: str,
@@ -98,19 +87,19 @@ async def decide_safely(
         report: called before `decide`, and again before the decision is sent.
         failure_decision: the decision when `decide` raises.
     """
-    approval_id = ApprovalId()
+    ask_id = f"ask_{urandom(16).hex()}"  # random: approvals of earlier processes may still wait at a host
     if report is not None:
-        report(ASKED, {"id": approval_id, "kind": kind, "request": body})
+        report(ASKED, {"id": ask_id, "kind": kind, "request": body})
     answer: Any = None
     by = "withdrawn"
     try:
-        answer, by = await decide(body, approval_id)
+        answer, by = await decide(body, ask_id)
     except Exception as error:
         log.error("%s: no valid answer, so the request is refused", describe(body), exc_info=make_exc_info(error))
         answer, by = failure_decision, "error"
     finally:
         if report is not None:
-            report(SETTLED, {"id": approval_id, "kind": kind, "by": by, "answer": answer})
+            report(SETTLED, {"id": ask_id, "kind": kind, "by": by, "answer": answer})
     return answer
 
 
@@ -181,15 +170,15 @@ class PermissionDispatcher:
         self._confirm = make_callback(confirm, "confirm", "prompt", "request")
         self._park = park
         self._default_route: tuple[DecisionRoute, str] = (
-            self._any_tool,
+            self._decide_call,
             DECIDED_WITHOUT_FUNCTION if can_use_tool is None else "can_use_tool",
         )
         self._has_warned = False
         self._routes: dict[str, tuple[DecisionRoute, str]] = {}
-        if (ask := make_callback(on_question, "on_question", "request")) is not None:
-            self._routes[QUESTION_TOOL] = partial(self._ask_questions, ask), "on_question"
-        if (ask := make_callback(on_plan, "on_plan", "request")) is not None:
-            self._routes[PLAN_TOOL] = partial(self._ask_plan, ask), "on_plan"
+        if (callback := make_callback(on_question, "on_question", "request")) is not None:
+            self._routes[QUESTION_TOOL] = partial(self._answer_questions, callback), "on_question"
+        if (callback := make_callback(on_plan, "on_plan", "request")) is not None:
+            self._routes[PLAN_TOOL] = partial(self._review_plan, callback), "on_plan"
         self._session, self._report, self._complete = session, report, complete
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
@@ -207,18 +196,18 @@ class PermissionDispatcher:
             failure_decision=_FAILED_RESPONSE,
         )
 
-    async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
         request = self._complete(read_request(body, self._session))
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
         if isinstance(decision, Confirm) and self._park is not None:
-            decision, by = await self._park(str(approval_id), read_subject(request), decision.prompt)
+            decision, by = await self._park(ask_id, read_subject(request), decision.prompt)
         elif isinstance(decision, Confirm):
             by = DECIDED_WITHOUT_FUNCTION if self._confirm is None else "confirm"
-            decision = await self._ask_confirmer(decision.prompt, request)
+            decision = await self._confirm_call(decision.prompt, request)
         return encode_decision(decision, body.get("input", {})), by
 
-    async def _any_tool(self, request: PermissionRequest) -> Allow | Deny | Confirm:
+    async def _decide_call(self, request: PermissionRequest) -> Allow | Deny | Confirm:
         if self._can_use_tool is not None:
             return parse_decision(await self._can_use_tool(request), self._can_use_tool.name)
         if self._park is not None:
@@ -232,17 +221,17 @@ class PermissionDispatcher:
             log.warning("%s", describe_denial(request.tool_name))
         return Deny(denial_text)
 
-    async def _ask_questions(self, ask: UserCallback, request: PermissionRequest) -> FinalDecision:
-        asked = read_questions(request)
-        return parse_answers(await ask(asked), asked)
+    async def _answer_questions(self, on_question: UserCallback, request: PermissionRequest) -> FinalDecision:
+        questions = read_questions(request)
+        return parse_answers(await on_question(questions), questions)
 
-    async def _ask_plan(self, ask: UserCallback, request: PermissionRequest) -> Allow | Deny | Confirm:
-        returned = await ask(read_plan(request))
+    async def _review_plan(self, on_plan: UserCallback, request: PermissionRequest) -> Allow | Deny | Confirm:
+        returned = await on_plan(read_plan(request))
         if isinstance(returned, str):
             return Deny(PLAN_FEEDBACK_PREFIX + returned if returned.strip() else PLAN_REJECTED_MESSAGE)
-        return Deny(PLAN_REJECTED_MESSAGE) if returned is False else parse_decision(returned, ask.name)
+        return Deny(PLAN_REJECTED_MESSAGE) if returned is False else parse_decision(returned, on_plan.name)
 
-    async def _ask_confirmer(self, prompt: str, request: PermissionRequest) -> FinalDecision:
+    async def _confirm_call(self, prompt: str, request: PermissionRequest) -> FinalDecision:
         if self._confirm is None:
             return Deny(NO_CONFIRMER_MESSAGE)
         decision = parse_decision(await self._confirm(prompt or request.prompt, request), self._confirm.name)
@@ -357,12 +346,12 @@ class ElicitationDispatcher:
             failure_decision={"action": "cancel"},
         )
 
-    async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
         answer, by = Decline(), DECIDED_WITHOUT_FUNCTION
         if self._on_elicitation is not None:
             answer, by = await self._on_elicitation(read_elicitation(body, self._session)), "on_elicitation"
         elif self._park is not None:
-            answer, by = await self._park(str(approval_id), read_elicitation(body, self._session), "")
+            answer, by = await self._park(ask_id, read_elicitation(body, self._session), "")
         return encode_elicitation_answer(answer), by
 
 
@@ -492,7 +481,7 @@ class DialogDispatcher:
             failure_decision={"behavior": "cancelled"},
         )
 
-    async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
             return {"behavior": "cancelled"}, DECIDED_WITHOUT_FUNCTION
         result = await self._on_user_dialog(read_dialog(body, self._session))
