@@ -123,7 +123,7 @@ class ChildRun(OwnedTask):
 
     # Start and end.
 
-    async def start(self) -> None:
+    async def wait_started(self) -> None:
         """Wait until the child runs and has responded to the initialize request.
 
         Raises:
@@ -199,7 +199,7 @@ class ChildRun(OwnedTask):
             raise self.failure
 
     def _make_opening(self, body: Mapping[str, Any]) -> tuple[PendingRequest, bytes]:
-        pending, line = self.channel.start_request("initialize", body)
+        pending, line = self.channel.register_request("initialize", body)
         return pending, InitializeLine(line)  # error reporters print the variables of every frame that lives on
 
     def start_task(self, work: Work) -> None:
@@ -238,8 +238,8 @@ class ChildRun(OwnedTask):
         self.has_started = True
         self._started.set()
 
-    async def open(self) -> bytes:
-        """Wait until a prompt may be sent. Returns what to send with it: the initialize request, or nothing."""
+    async def take_opening(self) -> bytes:
+        """Wait until a prompt may be sent. Returns what to send with it, once: the initialize request, or nothing."""
         if self._opening is not None:
             return self._start_initialize(is_sent=True)
         if self.invocation.initialize is not None and not self.has_started and self._handlers is not None:

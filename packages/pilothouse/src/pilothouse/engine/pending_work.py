@@ -119,7 +119,7 @@ def _task_ids(message: Message) -> set[Any]:
 
 
 class OpenApprovals(Struct, eq=False):
-    """The requests for a decision that wait, as the facts of their notes, oldest first."""
+    """The approvals that wait, as the facts of their notes, oldest first."""
 
     _facts: dict[object, dict[str, Any]] = field(default_factory=dict[object, dict[str, Any]])
 
@@ -136,7 +136,7 @@ class OpenApprovals(Struct, eq=False):
 
 
 def make_approval_note(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:
-    """Make a note about a request; the text of its id is made here, as few requests need it."""
+    """Make a note about an approval; the text of its id is made here, as few approvals need it."""
     return make_note(subtype, session_id, {**facts, "id": str(facts["id"])})
 
 

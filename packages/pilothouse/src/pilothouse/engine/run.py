@@ -62,16 +62,16 @@ class QueryRun(OwnedTask):
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times; in a session they count from the start of the turn.
         middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
-        is_alone: whether the child that `lend_child` gives serves no other query. Default False.
+        has_own_child: whether the child that `lend_child` gives serves no other query. Default False.
         wants_partial: whether `StreamEvent`s are for this query. Default True.
 
     Attributes:
         buffer: what the consumer has not read yet; see `put`.
-        turn: where the query is, and what has become of its prompts. Call `follow` after each event.
+        turn: where the query is, and what has become of its prompts. Call `act_on_turn` after each event.
         result: the last one.
         keeps_input_open: whether the input of its own child stays open after the result, until the background tasks
             have ended: who counts what they use has to ask, and to stop them.
-        wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
+        wants_approval_notes: whether the consumer gets notes about approvals that wait or are settled.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         admission: awaited before anything is sent; what it raises is the failure of the query.
         get_query: returns the `Query` of this run, if that still exists.
@@ -86,14 +86,14 @@ class QueryRun(OwnedTask):
         limits: QueryLimits,
         middlewares: Sequence[QueryMiddleware] = (),
         *,
-        is_alone: bool = False,
+        has_own_child: bool = False,
         wants_partial: bool = True,
     ) -> None:
         super().__init__()
         self._lend_child = lend_child
         self._child: ChildRun | None = None
         self._prompts = prompts
-        self._time_limits = TimeLimits(limits, "the child was ended" if is_alone else "the turn was stopped")
+        self._time_limits = TimeLimits(limits, "the child was ended" if has_own_child else "the turn was stopped")
         self._middleware = MiddlewareRunner(middlewares) if middlewares else None
         self._tasks: anyio.abc.TaskGroup | None = None
         self.buffer = MessageBuffer(wants_partial=wants_partial)
@@ -103,27 +103,27 @@ class QueryRun(OwnedTask):
         self.turn = QueryTurn(
             ([prompt.uuid for prompt in prompts] or [ARGV_PROMPT]) if isinstance(prompts, Sequence) else (),
             all_given=isinstance(prompts, Sequence),
-            is_alone=is_alone,
+            has_own_child=has_own_child,
             until_idle=limits.until_idle,
             has_middleware=self._middleware is not None and not self._middleware.is_passive,
         )
-        self._followed = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
+        self._turn_before = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
         self._changes = LoopCondition()  # of those
         self._steering: list[PromptMessage] = []
         self._has_warned_of_joined_prompts = False
         self.result: ResultMessage | None = None
-        self.wants_permission_events = self.keeps_input_open = False
+        self.wants_approval_notes = self.keeps_input_open = False
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.get_query: Callable[[], Any] = lambda: None
         self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
         self.check_session: Callable[[], object] | None = None
 
-    def follow(self) -> None:
+    def act_on_turn(self) -> None:
         """Act on what an event has made of the turn. Call it after each event."""
-        turn, before = self.turn, self._followed
-        self._followed = turn.phase, turn.ended_turns, tuple(turn.prompts.values())
-        if self._followed == before:
+        turn, before = self.turn, self._turn_before
+        self._turn_before = turn.phase, turn.ended_turns, tuple(turn.prompts.values())
+        if self._turn_before == before:
             return
         self._changes.notify_all()
         if turn.phase is before[0]:
@@ -162,10 +162,10 @@ class QueryRun(OwnedTask):
         self.check_caller()
         return await self.buffer.get()
 
-    async def start(self) -> None:
-        """Wait until it has started, in a session until its turn has come; see `OwnedTask.start`."""
+    async def wait_started(self) -> None:
+        """Wait until it has started, in a session until its turn has come; see `OwnedTask.wait_started`."""
         self.check_caller()
-        await super().start()
+        await super().wait_started()
 
     def check_caller(self) -> None:
         """Raise if a callback that the query or its session waits for is about to wait for the query."""
@@ -204,7 +204,7 @@ class QueryRun(OwnedTask):
             )
         ended_turns = turn.ended_turns
         step = turn.interrupt(child_in_turn=self._is_child_in_turn, is_preparing=self._is_preparing)
-        self.follow()
+        self.act_on_turn()
         if step is InterruptStep.NOTHING:
             return
         if step is InterruptStep.STOP:
@@ -221,12 +221,12 @@ class QueryRun(OwnedTask):
             if self.is_finished or isinstance(error, SessionClosedError):
                 return  # the query ended by itself in the meantime
             turn.refuse_interrupt()
-            self.follow()
+            self.act_on_turn()
             raise
         except anyio.get_cancelled_exc_class():
             if not turn.is_answering:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
                 turn.refuse_interrupt()
-                self.follow()
+                self.act_on_turn()
             raise
         with anyio.move_on_after(INTERRUPT_SECONDS):
             await self._changes.wait_until(has_ended)
@@ -323,7 +323,7 @@ class QueryRun(OwnedTask):
                 await self._request_interrupt(child, has_ended, stop_background=stop_background)
         finally:
             self.turn.end_withdrawal()
-            self.follow()
+            self.act_on_turn()
 
     async def _request_interrupt(
         self, child: ChildRun, has_ended: Callable[[], bool], *, stop_background: bool
@@ -348,12 +348,12 @@ class QueryRun(OwnedTask):
 
     def mark_cancelled(self, uuid: str) -> None:
         """Take note that a prompt was removed from the queue of the CLI; without a further one, the query ends."""
-        self.turn.cancel(uuid)
-        self.follow()
+        self.turn.mark_cancelled(uuid)
+        self.act_on_turn()
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add messages that belong to this query."""
-        if self.turn.is_abandoned and not self.turn.is_alone:
+        if self.turn.is_abandoned and not self.turn.has_own_child:
             return
         if not self._init_first.is_over:
             batch = self._init_first.order(batch, size)
@@ -368,25 +368,25 @@ class QueryRun(OwnedTask):
         else:
             self._child.router.put_note(note, self)
 
-    def request_permission_events(self) -> None:
-        """Give the consumer notes about permissions from now on, at first about the requests that wait."""
-        if not self.wants_permission_events:
-            self.wants_permission_events = True
+    def enable_approval_notes(self) -> None:
+        """Give the consumer notes about approvals from now on, at first about those that wait."""
+        if not self.wants_approval_notes:
+            self.wants_approval_notes = True
             if self._child is not None:
                 self._child.router.show_open_approvals(self, self._child.session_id)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
-        if not self.turn.is_alone and (self.turn.is_abandoned or not self.turn.at_cli):
+        if not self.turn.has_own_child and (self.turn.is_abandoned or not self.turn.at_cli):
             return
         self.put([*notes], sum(len(note.text) for note in notes))
 
     def add_result(self, result: ResultMessage) -> None:
         """Add a result that belongs to this query."""
         names = find_named_prompts(result)
-        answered = len(names.intersection(self.turn.open).difference(each.uuid for each in self._steering))
+        answered = len(names.intersection(self.turn.open_prompts).difference(each.uuid for each in self._steering))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
-        ignores_prompts = self.turn.is_alone and result.is_error and not result.num_turns
+        ignores_prompts = self.turn.has_own_child and result.is_error and not result.num_turns
         if self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts):
             self.result = result
         if answered > 1 and not self._has_warned_of_joined_prompts:
@@ -397,7 +397,7 @@ class QueryRun(OwnedTask):
                 "each prompt, or let the iterable wait for the result of one prompt before it gives the next",
                 answered,
             )
-        self.follow()
+        self.act_on_turn()
 
     def end_with_child(self, exit_code: int | None = None) -> bool:
         """End the query if it may end with its own child, whose output has ended; return whether it is over.
@@ -406,7 +406,7 @@ class QueryRun(OwnedTask):
             exit_code: how the child exited, if that is known.
         """
         is_over = self.turn.end_output(exit_code)
-        self.follow()
+        self.act_on_turn()
         return is_over
 
     def fail(self, error: BaseException) -> None:
@@ -414,7 +414,7 @@ class QueryRun(OwnedTask):
         if self.turn.phase is not Phase.ENDED:
             self.failure = error
             self.turn.fail()
-            self.follow()
+            self.act_on_turn()
 
     def _apply_middleware(self, batch: list[Message]) -> list[Message]:
         """A batch as changed by the middleware. Its error fails the query, not the reader."""
@@ -440,7 +440,7 @@ class QueryRun(OwnedTask):
             if prompt is not None:
                 self._time_limits.restart_silence()
                 self._start_task(partial(self._send_next_prompt, prompt))
-        self.follow()
+        self.act_on_turn()
 
     async def _send_next_prompt(self, prompt: PromptMessage) -> None:
         await self._send_prompt(prompt)
@@ -456,7 +456,7 @@ class QueryRun(OwnedTask):
         assert self._child is not None
         await self._child.wait_idle()
         self.turn.mark_idle()
-        self.follow()
+        self.act_on_turn()
 
     # The owner task.
 
@@ -475,7 +475,7 @@ class QueryRun(OwnedTask):
     async def _run_owned(self) -> None:
         async with self._lend_child(self) as self._child:
             self.turn.enter()
-            self.follow()
+            self.act_on_turn()
             try:
                 with self._time_limits.open_scope() as scope:
                     await self._run_on_children()
@@ -483,7 +483,7 @@ class QueryRun(OwnedTask):
                     raise self._explain_timeout(self._time_limits.make_error())
             finally:
                 if self._middleware is not None:
-                    await self._middleware.wait_cancelled()
+                    await self._middleware.cancel_and_wait()
             if self.failure is not None:
                 raise self.failure
 
@@ -516,7 +516,7 @@ class QueryRun(OwnedTask):
             async with anyio.create_task_group() as self._tasks:
                 await self._run_until_ended(child)
                 self._tasks.cancel_scope.cancel("the query is over")
-            if self.turn.is_alone and self.failure is None:
+            if self.turn.has_own_child and self.failure is None:
                 await child.let_exit()
 
     async def _run_until_ended(self, child: ChildRun) -> None:
@@ -538,7 +538,7 @@ class QueryRun(OwnedTask):
 
     def _is_undelivered(self) -> bool:
         """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
-        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self.turn.was_heard:
+        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self.turn.has_output:
             return False
         if self.turn.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
             return False
@@ -549,7 +549,7 @@ class QueryRun(OwnedTask):
         failure, self.failure = self.failure, None
         self._sent_offset = None
         self.turn.change_child()
-        self.follow()
+        self.act_on_turn()
         assert self.get_next_child is not None
         try:
             self._child = await self.get_next_child()
@@ -574,7 +574,7 @@ class QueryRun(OwnedTask):
 
     async def _write_prompts(self) -> None:
         assert self._child is not None
-        opening = await self._child.open()
+        opening = await self._child.take_opening()
         if isinstance(self._prompts, Sequence):
             ended_turns = self.turn.ended_turns
             for prompt in (*self._prompts, *self._steering):
@@ -587,7 +587,7 @@ class QueryRun(OwnedTask):
                 await self._child.send(opening)
             async with aclosing(self._prompts) as prompts:
                 async for prompt in prompts:
-                    if not self.turn.open:
+                    if not self.turn.open_prompts:
                         self._time_limits.restart_silence()
                     self.turn.give(prompt.uuid)
                     await self._send_prompt(prompt)
@@ -596,7 +596,7 @@ class QueryRun(OwnedTask):
             await self._child.transport.end_input()
             self.turn.mark_written()
         self.turn.give_no_more()
-        self.follow()
+        self.act_on_turn()
 
     async def _send_prompt(self, prompt: PromptMessage, opening: bytes = b"") -> None:
         assert self._child is not None
@@ -604,10 +604,10 @@ class QueryRun(OwnedTask):
             delivery = self._child.transport.delivery()
             self._sent_offset = None if delivery is None else delivery.accepted
         self.turn.send(prompt.uuid)
-        self.follow()
+        self.act_on_turn()
         await self._child.send(opening + prompt.data)
         self.turn.mark_written()
-        self.follow()
+        self.act_on_turn()
 
     # Silence, and the end.
 
@@ -615,11 +615,11 @@ class QueryRun(OwnedTask):
         turn = self.turn
         while turn.phase is not Phase.ENDED:
             assert self._child is not None
-            if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open):
+            if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open_prompts):
                 self._time_limits.restart_silence()  # we are the ones to send
             silent_since = self._child.update_silence(in_background=turn.phase is Phase.IDLING)
             check = self._time_limits.check_silence(
-                silent_since, anyio.current_time(), has_received=turn.was_heard, session_id=self.session_id
+                silent_since, anyio.current_time(), has_received=turn.has_output, session_id=self.session_id
             )
             if check is None:
                 return  # after the first message, nothing limits the silence
@@ -643,7 +643,7 @@ class QueryRun(OwnedTask):
         self.buffer.end(None if self.turn.is_interrupted else self.failure)
         self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
-        self.follow()
+        self.act_on_turn()
 
 
 HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held back until the init message

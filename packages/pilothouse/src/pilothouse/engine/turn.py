@@ -169,7 +169,7 @@ class QueryTurn:
     Args:
         prompts: the uuids of the prompts that are known from the start. A prompt in the arguments needs one, too.
         all_given: whether no further prompts come. Default True.
-        is_alone: whether the child serves this query only, so that every message belongs to it. Default False.
+        has_own_child: whether the child serves this query only, so that every message belongs to it. Default False.
         until_idle: whether the query lasts until background work has ended. Default False.
         has_middleware: whether somebody decides what follows the last result. Default False.
 
@@ -180,10 +180,10 @@ class QueryTurn:
             earlier ones, which are closed.
         all_given: whether no further prompts come.
         is_abandoned: whether nobody reads its messages any more.
-        was_heard: whether the CLI has said anything that may belong to the query.
+        has_output: whether the CLI has said anything that may belong to the query.
         ended_turns: how many turns of this query have ended. Who interrupts one waits until this grows.
         ended_in: the phase in which it ended early; None if it did not.
-        is_alone: whether the child serves this query only.
+        has_own_child: whether the child serves this query only.
         taken_in: how many turns had ended when the CLI took each prompt, for those that it has taken.
     """
 
@@ -192,7 +192,7 @@ class QueryTurn:
         prompts: Iterable[str] = (),
         *,
         all_given: bool = True,
-        is_alone: bool = False,
+        has_own_child: bool = False,
         until_idle: bool = False,
         has_middleware: bool = False,
     ) -> None:
@@ -201,11 +201,11 @@ class QueryTurn:
         self.prompts = dict.fromkeys(prompts, PromptState.GIVEN)
         self.all_given = all_given
         self.is_abandoned = False
-        self.was_heard = False
+        self.has_output = False
         self.ended_turns = 0
         self.ended_in: Phase | None = None
         self.taken_in: Mapping[str, int] = {}
-        self.is_alone = is_alone
+        self.has_own_child = has_own_child
         self._until_idle = until_idle
         self._has_middleware = has_middleware
         self._last_result = LastResult.NONE
@@ -214,7 +214,7 @@ class QueryTurn:
     # What is the case.
 
     @property
-    def open(self) -> list[str]:
+    def open_prompts(self) -> list[str]:
         """Prompts that are not closed, oldest first."""
         return [uuid for uuid, state in self.prompts.items() if state not in _CLOSED]
 
@@ -231,7 +231,7 @@ class QueryTurn:
     @property
     def is_sending(self) -> bool:
         """Whether a prompt is on its way to the CLI."""
-        return self.phase is Phase.SENDING or (self.phase is Phase.READY and bool(self.open))
+        return self.phase is Phase.SENDING or (self.phase is Phase.READY and bool(self.open_prompts))
 
     @property
     def has_begun(self) -> bool:
@@ -288,7 +288,7 @@ class QueryTurn:
         Args:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self.is_alone or self.owns_background:
+        if self.has_own_child or self.owns_background:
             return True
         return self.phase is Phase.ANSWERING or (not names_prompts and bool(self.at_cli))
 
@@ -300,13 +300,13 @@ class QueryTurn:
             is_woken: whether the CLI says that background work woke it.
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self.is_alone:
+        if self.has_own_child:
             # After resuming an interrupted tool call, the CLI first sends a result of its own.
             has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
-            return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open)
+            return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open_prompts)
         if not self.at_cli:
             return self.owns_background
-        if not set(names).isdisjoint(self.open):
+        if not set(names).isdisjoint(self.open_prompts):
             return True
         if is_woken:
             return self.owns_background
@@ -320,7 +320,7 @@ class QueryTurn:
         """
         if self.phase is Phase.ENDED:
             return False
-        is_idle = self.has_answer and not self.open and not (self.owns_background and child_in_turn)
+        is_idle = self.has_answer and not self.open_prompts and not (self.owns_background and child_in_turn)
         return self.phase is Phase.DECIDING or not is_idle
 
     # What the engine does.
@@ -379,7 +379,7 @@ class QueryTurn:
         """
         if self.phase is Phase.ENDED:
             return InterruptStep.NOTHING
-        if self.open:
+        if self.open_prompts:
             return InterruptStep.REQUEST if self.phase is Phase.ANSWERING else InterruptStep.WAIT
         return InterruptStep.REQUEST if self.owns_background and child_in_turn else InterruptStep.NOTHING
 
@@ -388,7 +388,7 @@ class QueryTurn:
 
         Not before: otherwise the next query could begin, and the interrupt would reach it.
         """
-        is_over = self.is_interrupted and self.has_answer and not self.open
+        is_over = self.is_interrupted and self.has_answer and not self.open_prompts
         if is_over and self.phase in (Phase.READY, Phase.SENDING, Phase.SENT, Phase.ANSWERING):
             self._end_turn()
 
@@ -448,14 +448,14 @@ class QueryTurn:
 
     # What the CLI says.
 
-    def hear(self, *, names_prompts: bool) -> None:
+    def note_message(self, *, names_prompts: bool) -> None:
         """A message came that is no result.
 
         Args:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self.is_alone:
-            self.was_heard = True
+        if self.has_own_child:
+            self.has_output = True
         if not names_prompts:
             self._begin()
 
@@ -471,7 +471,7 @@ class QueryTurn:
         if self.phase is Phase.ANSWERING and PromptState.ACCEPTED not in self.prompts.values():
             self._move(TurnEvent.TAKE_BACK_BEGIN)
 
-    def cancel(self, uuid: str) -> None:
+    def mark_cancelled(self, uuid: str) -> None:
         """The CLI has dropped a prompt. No effect if it has begun with that one, which gets a result."""
         if self.prompts.get(uuid) is not PromptState.PENDING:
             return
@@ -479,7 +479,7 @@ class QueryTurn:
         self._leave_cli()
         if uuid in self._optional:
             self._settle()
-        elif not self.open and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
+        elif not self.open_prompts and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
             self.stop = StopReason.INTERRUPTED
             self._end_turn()
 
@@ -491,7 +491,7 @@ class QueryTurn:
             is_woken: whether the CLI says that background work woke it.
             ignores_prompts: whether it says that the CLI will not begin with any prompt. Default False.
         """
-        waiting = self.open
+        waiting = self.open_prompts
         named = [uuid for uuid in waiting if uuid in names]
         is_answer = not is_woken or bool(named)
         is_kept = is_answer or self._last_result is LastResult.NONE
@@ -533,7 +533,7 @@ class QueryTurn:
 
     @property
     def _is_answered(self) -> bool:
-        return self.all_given and bool(self.prompts) and not self.open
+        return self.all_given and bool(self.prompts) and not self.open_prompts
 
     def _stop_for(self, reason: StopReason) -> None:
         if self.stop is StopReason.NONE:
@@ -545,16 +545,16 @@ class QueryTurn:
     def _begin(self) -> None:
         if self.phase in (Phase.SENDING, Phase.SENT):
             self._move(TurnEvent.BEGIN)
-        self.was_heard |= self.phase is Phase.ANSWERING
+        self.has_output |= self.phase is Phase.ANSWERING
 
     def _answer_all(self) -> None:
-        self.prompts.update(dict.fromkeys(self.open, PromptState.ANSWERED))
+        self.prompts.update(dict.fromkeys(self.open_prompts, PromptState.ANSWERED))
 
     def _end_turn(self, *, had_accepted: bool = False) -> None:
         self.ended_turns += 1
         if self.phase is Phase.ENDED:
             return
-        if self.is_interrupted and (self.open or not self.all_given):
+        if self.is_interrupted and (self.open_prompts or not self.all_given):
             self.stop = StopReason.NONE
         if self.phase is Phase.ANSWERING and self.at_cli:
             if PromptState.ACCEPTED in self.prompts.values():
