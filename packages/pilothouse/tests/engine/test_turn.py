@@ -55,7 +55,8 @@ class Step:
         return self._when(turn)
 
     def take(self, turn: QueryTurn) -> None:
-        if getattr(turn, self.name)(*self.args, **self.options) is False and self.name == "end_output":
+        getattr(turn, self.name)(*self.args, **self.options)
+        if self.name == "end_output" and not turn.has_outcome:
             turn.fail()  # the engine reports the end of the child as an error
 
 
@@ -87,8 +88,8 @@ def may_send(uuid: str) -> Callable[[QueryTurn], bool]:
     return is_next
 
 
-def owns(names: tuple[str, ...], *, is_woken: bool) -> Callable[[QueryTurn], bool]:
-    return lambda turn: has_child(turn) and turn.owns_result(names, is_woken=is_woken, names_prompts=True)
+def counts(names: tuple[str, ...], *, is_woken: bool) -> Callable[[QueryTurn], bool]:
+    return lambda turn: has_child(turn) and turn.counts_result(names, is_woken=is_woken, names_prompts=True)
 
 
 STEPS = [
@@ -96,11 +97,11 @@ STEPS = [
     *[Step(name, uuid, when=has_child) for name in ("begin", "mark_cancelled") for uuid in "ab"],
     Step("take_back_begin", when=has_child),
     *[
-        Step("add_result", names, is_woken=is_woken, when=owns(names, is_woken=is_woken))
+        Step("add_result", names, is_woken=is_woken, when=counts(names, is_woken=is_woken))
         for names in ((), ("a",), ("b",), ("a", "b"), ("x",))
         for is_woken in (True, False)
     ],
-    Step("add_result", (), is_woken=False, ignores_prompts=True, when=owns((), is_woken=False)),
+    Step("add_result", (), is_woken=False, ignores_prompts=True, when=counts((), is_woken=False)),
     Step("end_stream", when=is_only_query),
     Step("end_output", when=is_only_query),
     Step("end_output", 0, when=is_only_query),
@@ -175,6 +176,8 @@ def ask_everything(turn: QueryTurn) -> None:
         turn.is_running(child_in_turn=yes)
         for names, woken in product([(), ("a",), ("x",)], [True, False]):
             turn.owns_result(names, is_woken=woken, names_prompts=yes)
+            turn.counts_result(names, is_woken=woken, names_prompts=yes)
+            turn.keeps_result(names, is_woken=woken)
 
 
 def explore(kind: Mapping[str, Any], prompts: str) -> Iterator[tuple[QueryTurn, Step, QueryTurn, bool]]:
@@ -206,7 +209,7 @@ def live_on(turn: QueryTurn) -> None:
         turn.give("z")
         turn.give_no_more()
     if turn.is_abandoned:
-        turn.fail(StopReason.CLOSED)
+        turn.fail()
     for uuid in turn.open_prompts:
         turn.send(uuid)
         turn.mark_written()
@@ -299,7 +302,8 @@ def test_each_result_answers_its_own_prompt(order: list[str], is_named: list[boo
         assert turn.owns_message(names_prompts=True)
         names = (uuid,) if named else ()
         assert turn.owns_result(names, is_woken=False, names_prompts=True)
-        assert turn.add_result(names, is_woken=False)
+        assert turn.keeps_result(names, is_woken=False)
+        turn.add_result(names, is_woken=False)
         assert turn.prompts[uuid] is PromptState.ANSWERED
     assert turn.phase is Phase.ENDED
     assert turn.is_complete
@@ -385,21 +389,24 @@ def test_a_refused_interrupt_is_forgotten_unless_the_query_has_ended() -> None:
 
 def test_a_limit_stays_the_reason_when_the_prompt_is_withdrawn() -> None:
     turn = make_turn()
-    turn.abandon(StopReason.TIMED_OUT)
+    turn.abandon()
     turn.mark_cancelled("a")
-    assert turn.stop is StopReason.TIMED_OUT
+    assert turn.stop is StopReason.FAILED
     assert not turn.is_complete
 
 
 def test_a_turn_of_the_clis_own_answers_no_prompt() -> None:
     turn = make_turn(has_middleware=True)
-    assert turn.add_result((), is_woken=False)
+    assert turn.keeps_result((), is_woken=False)
+    turn.add_result((), is_woken=False)
     turn.decide("b")
     turn.send("b")
-    assert not turn.add_result((), is_woken=True)
+    assert not turn.keeps_result((), is_woken=True)
+    turn.add_result((), is_woken=True)
     assert turn.open_prompts == ["b"]
     assert not turn.is_complete
-    assert not turn.end_output(0)
+    turn.end_output(0)
+    assert not turn.has_outcome
 
 
 def test_only_the_last_result_can_be_a_refusal() -> None:

@@ -100,14 +100,15 @@ class MessageRouter:
     def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
         own: list[Message] = []
         for message in batch:
-            is_earlier = self._attribution.attribute(message)
+            self._attribution.track(message)
+            is_earlier = self._attribution.is_earlier(message)
             if query is not None and not is_earlier:
                 self._tell(query, message)
             if is_earlier:
                 self._subscriptions.on_earlier(message)
             elif query is not None and self._belongs_to(query, message):
                 own.append(message)
-                if isinstance(message, ResultMessage) and self._answers(query, message):
+                if isinstance(message, ResultMessage) and self._counts(query, message):
                     query.put(own, size)
                     query.add_result(message)
                     own = []
@@ -154,13 +155,14 @@ class MessageRouter:
     def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
-        if isinstance(message, ResultMessage) and not query.turn.has_own_child:
-            return self._answers(query, message)
+        if isinstance(message, ResultMessage):
+            names = find_named_prompts(message)
+            return query.turn.owns_result(names, is_woken=message.is_woken, names_prompts=self.names_prompts)
         return query.turn.owns_message(names_prompts=self.names_prompts)
 
-    def _answers(self, query: QueryRun, result: ResultMessage) -> bool:
+    def _counts(self, query: QueryRun, result: ResultMessage) -> bool:
         names = find_named_prompts(result)
-        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.names_prompts)
+        return query.turn.counts_result(names, is_woken=result.is_woken, names_prompts=self.names_prompts)
 
     # Messages of our own.
 

@@ -22,7 +22,7 @@ from pilothouse.engine.failures import self_wait_error
 from pilothouse.engine.limits import QueryLimits, TimeLimits
 from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.engine.tasks import OwnedTask, current_owners
-from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
+from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn
 from pilothouse.errors import (
     CLIExitedError,
     ControlTimeout,
@@ -382,13 +382,14 @@ class QueryRun(OwnedTask):
         self.put([*notes], sum(len(note.text) for note in notes))
 
     def add_result(self, result: ResultMessage) -> None:
-        """Add a result that belongs to this query."""
+        """Add a result that counts; see `QueryTurn.counts_result`."""
         names = find_named_prompts(result)
         answered = len(names.intersection(self.turn.open_prompts).difference(each.uuid for each in self._steering))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
         ignores_prompts = self.turn.has_own_child and result.is_error and not result.num_turns
-        if self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts):
+        if self.turn.keeps_result(names, is_woken=result.is_woken):
             self.result = result
+        self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts)
         if answered > 1 and not self._has_warned_of_joined_prompts:
             self._has_warned_of_joined_prompts = True
             log.warning(
@@ -399,15 +400,14 @@ class QueryRun(OwnedTask):
             )
         self.act_on_turn()
 
-    def end_with_child(self, exit_code: int | None = None) -> bool:
-        """End the query if it may end with its own child, whose output has ended; return whether it is over.
+    def end_with_child(self, exit_code: int | None = None) -> None:
+        """End the query if it may end with its own child, whose output has ended.
 
         Args:
             exit_code: how the child exited, if that is known.
         """
-        is_over = self.turn.end_output(exit_code)
+        self.turn.end_output(exit_code)
         self.act_on_turn()
-        return is_over
 
     def fail(self, error: BaseException) -> None:
         """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
@@ -534,7 +534,7 @@ class QueryRun(OwnedTask):
     def _abandon_at_limit(self) -> None:
         """A limit has passed: nobody waits for the answer any more, whatever comes of stopping the turn."""
         if self.turn.phase is not Phase.ENDED:
-            self.turn.abandon(StopReason.TIMED_OUT)
+            self.turn.abandon()
 
     def _is_undelivered(self) -> bool:
         """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
@@ -617,7 +617,8 @@ class QueryRun(OwnedTask):
             assert self._child is not None
             if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open_prompts):
                 self._time_limits.restart_silence()  # we are the ones to send
-            silent_since = self._child.update_silence(in_background=turn.phase is Phase.IDLING)
+            self._child.note_work(in_background=turn.phase is Phase.IDLING)
+            silent_since = self._child.activity.last_activity
             check = self._time_limits.check_silence(
                 silent_since, anyio.current_time(), has_received=turn.has_output, session_id=self.session_id
             )
@@ -632,7 +633,7 @@ class QueryRun(OwnedTask):
             await anyio.sleep_until(check.next_check_at)
 
     def _on_end(self) -> None:
-        self.turn.fail(StopReason.CLOSED)
+        self.turn.fail()
         if self.failure is None and not self.turn.is_complete and not self.turn.is_interrupted:
             cause = "the query was closed" if self._stopped else "the event loop shut down"
             self.failure = SessionClosedError(f"{cause} before the result arrived")

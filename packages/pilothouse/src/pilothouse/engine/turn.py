@@ -53,13 +53,11 @@ class Phase(Enum):
 
 
 class StopReason(Enum):
-    """Why a query stops before its answer is complete. Only an interrupt changes what happens."""
+    """Why a query stops before its answer is complete."""
 
     NONE = auto()
-    INTERRUPTED = auto()
-    TIMED_OUT = auto()
-    FAILED = auto()
-    CLOSED = auto()
+    INTERRUPTED = auto()  # somebody wanted that, or every prompt was cancelled: it ends without an error
+    FAILED = auto()  # anything else, such as a limit or a closed query; the error of the run says what
 
 
 class PromptState(Enum):
@@ -301,9 +299,7 @@ class QueryTurn:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
         if self.has_own_child:
-            # After resuming an interrupted tool call, the CLI first sends a result of its own.
-            has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
-            return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open_prompts)
+            return True
         if not self.at_cli:
             return self.owns_background
         if not set(names).isdisjoint(self.open_prompts):
@@ -311,6 +307,32 @@ class QueryTurn:
         if is_woken:
             return self.owns_background
         return not names and (self.phase is Phase.ANSWERING or not names_prompts)
+
+    def counts_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
+        """Whether a result tells how a turn of this query ended. If so, call `add_result`; the arguments are as above.
+
+        It does if it belongs to the query, but for one: after resuming an interrupted tool call, the CLI first sends a
+        result of its own, which belongs to a query with a child of its own like everything else.
+        """
+        if not self.has_own_child:
+            return self.owns_result(names, is_woken=is_woken, names_prompts=names_prompts)
+        has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
+        return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open_prompts)
+
+    def keeps_result(self, names: Collection[str], *, is_woken: bool) -> bool:
+        """Whether a result becomes the result of the query: one of background work does so only if there is no other.
+
+        Args:
+            names: the prompts that it names.
+            is_woken: whether the CLI says that background work woke it.
+        """
+        is_answer = not is_woken or not set(names).isdisjoint(self.open_prompts)
+        return is_answer or self._last_result is LastResult.NONE
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether nothing is missing if its child ends now: the answer is complete, or nobody wants the rest."""
+        return self.is_complete or self.is_interrupted
 
     def is_running(self, *, child_in_turn: bool) -> bool:
         """Whether there is something that an interrupt would stop.
@@ -428,15 +450,15 @@ class QueryTurn:
         if self.phase is Phase.IDLING:
             self._move(TurnEvent.END)
 
-    def abandon(self, reason: StopReason = StopReason.CLOSED) -> None:
+    def abandon(self) -> None:
         """Nobody reads the messages any more, but the CLI has to end its turn."""
         self.is_abandoned = True
-        self._stop_for(reason)
+        self._stop_for(StopReason.FAILED)
 
-    def fail(self, reason: StopReason = StopReason.FAILED) -> None:
+    def fail(self) -> None:
         """The query ends early. No effect after its end."""
         if self.phase is not Phase.ENDED:
-            self._stop_for(reason)
+            self._stop_for(StopReason.FAILED)
             self.ended_in = self.phase
             self._move(TurnEvent.FAIL)
 
@@ -483,8 +505,8 @@ class QueryTurn:
             self.stop = StopReason.INTERRUPTED
             self._end_turn()
 
-    def add_result(self, names: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> bool:
-        """A result came that belongs to this query. Returns whether it is the one to keep as the result of the query.
+    def add_result(self, names: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> None:
+        """A result came that counts; see `counts_result`.
 
         Args:
             names: the prompts that it names.
@@ -494,28 +516,26 @@ class QueryTurn:
         waiting = self.open_prompts
         named = [uuid for uuid in waiting if uuid in names]
         is_answer = not is_woken or bool(named)
-        is_kept = is_answer or self._last_result is LastResult.NONE
         if is_answer:
             self._last_result = LastResult.REFUSAL if ignores_prompts else LastResult.ANSWER
-        elif is_kept:
+        elif self._last_result is LastResult.NONE:
             self._last_result = LastResult.REPORT
         if not is_answer and self.phase is not Phase.IDLING:
-            return is_kept
+            return
         had_accepted = PromptState.ACCEPTED in self.prompts.values()
         if is_answer:
             answered = named or waiting[:1]
             self.prompts.update(dict.fromkeys(answered, PromptState.ANSWERED))
             self._mark_taken(answered)
         self._end_turn(had_accepted=had_accepted)
-        return is_kept
 
     def end_stream(self) -> None:
         """The stream says that it is over, without a result: what came is the answer."""
         self._answer_all()
         self._end_turn()
 
-    def end_output(self, exit_code: int | None = None) -> bool:
-        """The query's own child has closed its output. Returns whether the query is over; otherwise that is an error.
+    def end_output(self, exit_code: int | None = None) -> None:
+        """The query's own child has closed its output. Unless the query `has_outcome` now, that is an error.
 
         Args:
             exit_code: how the child exited; None: not known yet.
@@ -523,11 +543,8 @@ class QueryTurn:
         if exit_code == 0 and self.has_answer and self.all_given and self.phase is not Phase.DECIDING:
             self._answer_all()  # the CLI has merged prompts into one turn, and is too old to name them
             self.mark_idle()
-        if not (self.is_complete or self.is_interrupted):
-            return False
-        if self.phase is not Phase.ENDED:
+        if self.has_outcome and self.phase is not Phase.ENDED:
             self._move(TurnEvent.END)
-        return True
 
     # Inside.
 
