@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from typing import Any, Literal
 
 import anyio
 
 from pilothouse.engine.buffer import MessageBuffer
-from pilothouse.engine.child import INTERRUPT_SECONDS, ChildRun
+from pilothouse.engine.child import ChildRun
 from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
 from pilothouse.engine.failures import self_wait_error
+from pilothouse.engine.interrupt import Interrupt
 from pilothouse.engine.limits import QueryLimits, TimeLimits
 from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.engine.tasks import OwnedTask, current_owners
-from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn
+from pilothouse.engine.turn import Phase, PromptState, QueryTurn
 from pilothouse.errors import (
     CLIExitedError,
     ControlTimeout,
-    PilothouseError,
     QueryTimeout,
     SessionClosedError,
     UsageError,
@@ -47,7 +47,6 @@ RunState = Literal["queued", "active", "completed", "interrupted", "failed", "cl
 
 ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
-WITHDRAW_SECONDS = 2.0  # for the CLI to give words back; then an interrupt is sent regardless
 
 LendChild = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
 """Waits until no other query is active, and yields the child; leaving it lets the next query in."""
@@ -68,6 +67,8 @@ class QueryRun(OwnedTask):
     Attributes:
         buffer: what the consumer has not read yet; see `put`.
         turn: where the query is, and what has become of its prompts. Call `act_on_turn` after each event.
+        changes: notified when the turn has changed.
+        child: the child that works for the query, or did so last; None before its turn in a session.
         result: the last one.
         keeps_input_open: whether the input of its own child stays open after the result, until the background tasks
             have ended: who counts what they use has to ask, and to stop them.
@@ -91,7 +92,7 @@ class QueryRun(OwnedTask):
     ) -> None:
         super().__init__()
         self._lend_child = lend_child
-        self._child: ChildRun | None = None
+        self.child: ChildRun | None = None
         self._prompts = prompts
         self._time_limits = TimeLimits(limits, "the child was ended" if has_own_child else "the turn was stopped")
         self._middleware = MiddlewareRunner(middlewares) if middlewares else None
@@ -108,7 +109,7 @@ class QueryRun(OwnedTask):
             has_middleware=self._middleware is not None and not self._middleware.is_passive,
         )
         self._turn_before = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
-        self._changes = LoopCondition()  # of those
+        self.changes = LoopCondition()
         self._steering: list[PromptMessage] = []
         self._has_warned_of_joined_prompts = False
         self.result: ResultMessage | None = None
@@ -125,7 +126,7 @@ class QueryRun(OwnedTask):
         self._turn_before = turn.phase, turn.ended_turns, tuple(turn.prompts.values())
         if self._turn_before == before:
             return
-        self._changes.notify_all()
+        self.changes.notify_all()
         if turn.phase is before[0]:
             return
         if turn.phase is Phase.IDLING:
@@ -151,7 +152,7 @@ class QueryRun(OwnedTask):
     @property
     def session_id(self) -> str | None:
         """Id of the session, as the CLI last named it."""
-        return None if self._child is None else self._child.session_id
+        return None if self.child is None else self.child.session_id
 
     async def next_batch(self) -> tuple[list[Message], int]:
         """Wait for the next messages and their size in bytes; none at the end. Raises what ended the query early.
@@ -173,7 +174,7 @@ class QueryRun(OwnedTask):
             return
         if self.check_session is not None:
             self.check_session()
-        if self.is_in_own_callback or (self._child is not None and self._child.is_in_own_callback):
+        if self.is_in_own_callback or (self.child is not None and self.child.is_in_own_callback):
             raise self_wait_error()
 
     async def interrupt(self, *, stop_background: bool = False) -> None:
@@ -189,49 +190,7 @@ class QueryRun(OwnedTask):
             UsageError: the argv form has no control protocol.
             ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
-        turn, child = self.turn, self._child
-        if turn.is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
-            await self.wait_finished()
-            return
-        is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        has_work = child is not None and child.activity.has_work
-        if stop_background and has_work and (turn.phase is Phase.DECIDING or not is_running):
-            await self.request("interrupt", {"cancel_queued": True})  # otherwise it is the request that stops the turn
-            is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        if is_running and turn.phase is not Phase.QUEUED and child is not None and child.invocation.initialize is None:
-            raise UsageError(
-                "interrupt needs the control protocol, which the argv form does not have: use prompt_via='stdin'"
-            )
-        ended_turns = turn.ended_turns
-        step = turn.interrupt(child_in_turn=self._is_child_in_turn, is_preparing=self._is_preparing)
-        self.act_on_turn()
-        if step is InterruptStep.NOTHING:
-            return
-        if step is InterruptStep.STOP:
-            self.stop()
-            await self.wait_finished()
-            return
-
-        def has_ended() -> bool:
-            return turn.ended_turns > ended_turns or turn.phase is Phase.ENDED
-
-        try:
-            await self._carry_out(step, has_ended, stop_background=stop_background)
-        except PilothouseError as error:
-            if self.is_finished or isinstance(error, SessionClosedError):
-                return  # the query ended by itself in the meantime
-            turn.refuse_interrupt()
-            self.act_on_turn()
-            raise
-        except anyio.get_cancelled_exc_class():
-            if not turn.is_answering:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
-                turn.refuse_interrupt()
-                self.act_on_turn()
-            raise
-        with anyio.move_on_after(INTERRUPT_SECONDS):
-            await self._changes.wait_until(has_ended)
-            return
-        self.stop()
+        await Interrupt(self, stop_background=stop_background).run()
 
     async def steer(self, prompt: PromptMessage, *, returns_late: bool) -> int | None:
         """Give another prompt to the turn that runs, or that is about to.
@@ -247,10 +206,10 @@ class QueryRun(OwnedTask):
             UsageError: the argv form takes one prompt.
         """
         turn = self.turn
-        await self._changes.wait_until(lambda: not (turn.phase is Phase.QUEUED or (turn.can_steer and turn.is_sending)))
-        if not turn.can_steer or self._child is None:
+        await self.changes.wait_until(lambda: not (turn.phase is Phase.QUEUED or (turn.can_steer and turn.is_sending)))
+        if not turn.can_steer or self.child is None:
             return None
-        if self._child.invocation.initialize is None:
+        if self.child.invocation.initialize is None:
             raise UsageError("steer needs the control protocol: use prompt_via='stdin'")
         number = turn.ended_turns
         self._steering.append(prompt)
@@ -262,11 +221,11 @@ class QueryRun(OwnedTask):
 
     async def _withdraw_late(self, uuid: str, number: int) -> None:
         turn = self.turn
-        await self._changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
-        if turn.prompts.get(uuid) is not PromptState.PENDING or self._child is None:
+        await self.changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
+        if turn.prompts.get(uuid) is not PromptState.PENDING or self.child is None:
             return
         try:
-            await self._child.withdraw_prompt(self, uuid)
+            await self.child.withdraw_prompt(self, uuid)
         except ControlTimeout as error:
             if turn.prompts.get(uuid) is PromptState.PENDING:  # the answer is complete without them
                 log.warning("a query ends without the words that came too late for its turn: %s", error)
@@ -284,7 +243,7 @@ class QueryRun(OwnedTask):
             is_open = turn.prompts.get(uuid) in (PromptState.GIVEN, PromptState.PENDING)
             return uuid in turn.taken_in or not is_open or turn.phase is Phase.ENDED
 
-        await self._changes.wait_until(is_known)
+        await self.changes.wait_until(is_known)
         return turn.taken_in.get(uuid)
 
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -294,55 +253,9 @@ class QueryRun(OwnedTask):
             SessionClosedError: no child works for it now.
             ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
-        if self._child is None or self.is_finished:
+        if self.child is None or self.is_finished:
             raise SessionClosedError("no child works for the query")
-        return await self._child.request(subtype, body)
-
-    async def _carry_out(self, step: InterruptStep, has_ended: Callable[[], bool], *, stop_background: bool) -> None:
-        """Do what an interrupt has to do; `has_ended` says whether the turn has, and `stop_background` is as there."""
-        if step in (InterruptStep.CANCEL_DECISION, InterruptStep.CANCEL_DECISION_AND_REQUEST):
-            assert self._middleware is not None
-            self._middleware.cancel()
-        if step is InterruptStep.CANCEL_DECISION:
-            return
-        assert self._child is not None
-        if step is not InterruptStep.WITHDRAW:
-            await self._request_interrupt(self._child, has_ended, stop_background=stop_background)
-            return
-        await self._changes.wait_until(lambda: not self.turn.is_sending)
-        child = self._child  # another one may have taken over
-        try:
-            await child.withdraw_prompts(self)
-            step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
-            while step is InterruptStep.WAIT and not has_ended():
-                await self._changes.wait()
-                step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
-            is_turn_left = step is InterruptStep.REQUEST and not has_ended()
-            is_background_left = stop_background and child.router.query is self and child.activity.has_work
-            if is_turn_left or is_background_left:
-                await self._request_interrupt(child, has_ended, stop_background=stop_background)
-        finally:
-            self.turn.end_withdrawal()
-            self.act_on_turn()
-
-    async def _request_interrupt(
-        self, child: ChildRun, has_ended: Callable[[], bool], *, stop_background: bool
-    ) -> None:
-        if not stop_background:  # that request drops what waits in the queue of the CLI
-            with anyio.move_on_after(WITHDRAW_SECONDS), suppress(ControlTimeout):
-                for uuid in self.turn.withdrawable:  # else the CLI would go on with them
-                    await child.withdraw_prompt(self, uuid)
-            if has_ended():  # the request would stop the turn of another query
-                return
-        await child.interrupt(self, cancel_queued=stop_background)
-
-    @property
-    def _is_child_in_turn(self) -> bool:
-        return self._child is not None and self._child.activity.is_in_turn
-
-    @property
-    def _is_preparing(self) -> bool:
-        return self.turn.phase is not Phase.QUEUED and self._child is not None and self._child.channel.is_preparing
+        return await self.child.request(subtype, body)
 
     # Called by the child and by observers.
 
@@ -363,17 +276,17 @@ class QueryRun(OwnedTask):
 
     def put_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
-        if self._child is None:
+        if self.child is None:
             self.buffer.put([note], len(note.raw_line))
         else:
-            self._child.router.put_note(note, self)
+            self.child.router.put_note(note, self)
 
     def enable_approval_notes(self) -> None:
         """Give the consumer notes about approvals from now on, at first about those that wait."""
         if not self.wants_approval_notes:
             self.wants_approval_notes = True
-            if self._child is not None:
-                self._child.router.show_open_approvals(self, self._child.session_id)
+            if self.child is not None:
+                self.child.router.show_open_approvals(self, self.child.session_id)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
@@ -408,6 +321,11 @@ class QueryRun(OwnedTask):
         """
         self.turn.end_output(exit_code)
         self.act_on_turn()
+
+    def cancel_decision(self) -> None:
+        """Cancel what the middlewares decide, for an interrupt."""
+        assert self._middleware is not None
+        self._middleware.cancel()
 
     def fail(self, error: BaseException) -> None:
         """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
@@ -453,8 +371,8 @@ class QueryRun(OwnedTask):
                 await self._middleware.wait_decided()
 
     async def _end_when_idle(self) -> None:
-        assert self._child is not None
-        await self._child.wait_idle()
+        assert self.child is not None
+        await self.child.wait_idle()
         self.turn.mark_idle()
         self.act_on_turn()
 
@@ -473,7 +391,7 @@ class QueryRun(OwnedTask):
             around.cancel_scope.cancel()
 
     async def _run_owned(self) -> None:
-        async with self._lend_child(self) as self._child:
+        async with self._lend_child(self) as self.child:
             self.turn.enter()
             self.act_on_turn()
             try:
@@ -497,15 +415,15 @@ class QueryRun(OwnedTask):
             raise self._time_limits.make_error("nothing was sent")
 
     def _explain_timeout(self, error: QueryTimeout) -> QueryTimeout:
-        assert self._child is not None
-        return self._child.diagnostics.explain_timeout(error)
+        assert self.child is not None
+        return self.child.diagnostics.explain_timeout(error)
 
     async def _run_on_children(self) -> None:
         """Run on the child; in a session on another one, if this one certainly received nothing."""
-        await self._run_on(self._child)
+        await self._run_on(self.child)
         while self._is_undelivered():
             await self._change_child()
-            await self._run_on(self._child)
+            await self._run_on(self.child)
 
     async def _run_on(self, child: ChildRun | None) -> None:
         assert child is not None
@@ -524,7 +442,7 @@ class QueryRun(OwnedTask):
         if self._time_limits.has_silence_limit:
             self._start_task(self._watch_silence)
         try:
-            await self._changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
+            await self.changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
         finally:
             if self._time_limits.has_run_out:
                 self._abandon_at_limit()
@@ -542,7 +460,7 @@ class QueryRun(OwnedTask):
             return False
         if self.turn.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
             return False
-        delivery = None if self._child is None else self._child.transport.delivery()
+        delivery = None if self.child is None else self.child.transport.delivery()
         return delivery is not None and delivery.acknowledged <= self._sent_offset
 
     async def _change_child(self) -> None:
@@ -552,7 +470,7 @@ class QueryRun(OwnedTask):
         self.act_on_turn()
         assert self.get_next_child is not None
         try:
-            self._child = await self.get_next_child()
+            self.child = await self.get_next_child()
         except UsageError as error:  # the session has one transport, and that is used up
             raise failure or error from error
         self._time_limits.restart_silence()
@@ -561,8 +479,8 @@ class QueryRun(OwnedTask):
         work = partial(self._run_recording_failure, work)
         if self._tasks is not None:
             self._tasks.start_soon(work)
-        elif self._child is not None:
-            self._child.start_task(work)
+        elif self.child is not None:
+            self.child.start_task(work)
 
     async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -573,8 +491,8 @@ class QueryRun(OwnedTask):
     # The prompts.
 
     async def _write_prompts(self) -> None:
-        assert self._child is not None
-        opening = await self._child.take_opening()
+        assert self.child is not None
+        opening = await self.child.take_opening()
         if isinstance(self._prompts, Sequence):
             ended_turns = self.turn.ended_turns
             for prompt in (*self._prompts, *self._steering):
@@ -584,28 +502,28 @@ class QueryRun(OwnedTask):
                 self._start_task(partial(self._withdraw_late, uuid, ended_turns))
         else:
             if opening:
-                await self._child.send(opening)
+                await self.child.send(opening)
             async with aclosing(self._prompts) as prompts:
                 async for prompt in prompts:
                     if not self.turn.open_prompts:
                         self._time_limits.restart_silence()
                     self.turn.give(prompt.uuid)
                     await self._send_prompt(prompt)
-        if self._child.invocation.initialize is None:
+        if self.child.invocation.initialize is None:
             self.turn.send(ARGV_PROMPT)
-            await self._child.transport.end_input()
+            await self.child.transport.end_input()
             self.turn.mark_written()
         self.turn.give_no_more()
         self.act_on_turn()
 
     async def _send_prompt(self, prompt: PromptMessage, opening: bytes = b"") -> None:
-        assert self._child is not None
+        assert self.child is not None
         if self._sent_offset is None:
-            delivery = self._child.transport.delivery()
+            delivery = self.child.transport.delivery()
             self._sent_offset = None if delivery is None else delivery.accepted
         self.turn.send(prompt.uuid)
         self.act_on_turn()
-        await self._child.send(opening + prompt.data)
+        await self.child.send(opening + prompt.data)
         self.turn.mark_written()
         self.act_on_turn()
 
@@ -614,11 +532,11 @@ class QueryRun(OwnedTask):
     async def _watch_silence(self) -> None:
         turn = self.turn
         while turn.phase is not Phase.ENDED:
-            assert self._child is not None
+            assert self.child is not None
             if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open_prompts):
                 self._time_limits.restart_silence()  # we are the ones to send
-            self._child.note_work(in_background=turn.phase is Phase.IDLING)
-            silent_since = self._child.activity.last_activity
+            self.child.note_work(in_background=turn.phase is Phase.IDLING)
+            silent_since = self.child.activity.last_activity
             check = self._time_limits.check_silence(
                 silent_since, anyio.current_time(), has_received=turn.has_output, session_id=self.session_id
             )
