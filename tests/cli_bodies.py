@@ -146,7 +146,7 @@ def find_fields(types: str, names: Iterable[str]) -> list[str]:
 
 # Requests that pilothouse sends
 
-_SENDERS = frozenset({"_control", "_request", "control", "notify", "request", "send", "start_request"})
+_SENDERS = frozenset({"_control", "_request", "control", "notify", "register_request", "request", "send"})
 
 
 @cache

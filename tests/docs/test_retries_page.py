@@ -9,7 +9,7 @@ from markdown_pages import DOCS, prose
 
 from pilothouse import events
 from pilothouse.client import retry
-from pilothouse.engine import activity, child, limits, run
+from pilothouse.engine import activity, child, interrupt, limits
 from pilothouse.options import TABLE, RetryPolicy
 from pilothouse.options.value_structs import RETRY_REASONS
 
@@ -38,7 +38,7 @@ def test_the_times() -> None:
     assert "At half of the limit" in PAGE
     assert f"counts as running for {activity.LOST_RESULT_SECONDS / 60:g} more minutes" in PAGE
     assert f"({child.INTERRUPT_RESPONSE_SECONDS:g} s to respond, {child.SAVE_SECONDS:g} s to end)" in PAGE
-    assert f"does not stop within {run.INTERRUPT_SECONDS:g} s is replaced" in PAGE
+    assert f"does not stop within {interrupt.INTERRUPT_SECONDS:g} s is replaced" in PAGE
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,7 @@ USES: Final[tuple[Callable[..., Awaitable[None]], ...]] = (awaited, streamed, re
 
 SHORT: Final = 0.05  # seconds; in place of those that are given to a peer that does not let go
 SHORTENED: Final = (
-    "run.INTERRUPT_SECONDS",
+    "interrupt.INTERRUPT_SECONDS",
     "activity.WAKE_SECONDS",
     "child.CLOSE_SECONDS",
     "child.INTERRUPT_SECONDS",

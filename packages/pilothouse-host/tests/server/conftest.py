@@ -37,7 +37,7 @@ def serve_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         return made[-1].start()
 
     yield make
-    for name in ("child.INTERRUPT_SECONDS", "run.INTERRUPT_SECONDS", "child.CLOSE_SECONDS"):
+    for name in ("child.INTERRUPT_SECONDS", "interrupt.INTERRUPT_SECONDS", "child.CLOSE_SECONDS"):
         monkeypatch.setattr(f"pilothouse.engine.{name}", 0.2)  # children that still ask do not answer
     for served in made:
         served.stop()

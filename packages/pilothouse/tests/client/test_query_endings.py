@@ -52,7 +52,7 @@ async def test_an_interrupted_query_starts_nothing_in_a_block_either(fake: FakeC
 async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
     fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.engine.run.INTERRUPT_SECONDS", 0.5)
+    monkeypatch.setattr("pilothouse.engine.interrupt.INTERRUPT_SECONDS", 0.5)
     big = frames.assistant("x" * 100_000)
     fake.expect("user").emit(frames.init()).repeat(200, big)  # far more than the inbox holds
     fake.expect("control_request", "interrupt").reply({}).hang()

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.engine import run
+from pilothouse.engine import interrupt
 from pilothouse.transports import Delivery, MemoryPeer, MemoryTransport
 from pilothouse_testing import FakeCLI, frames
 
@@ -132,7 +132,7 @@ async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
 async def test_an_interrupt_waits_briefly_for_words_to_come_back(
     control_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "WITHDRAW_SECONDS", 0.1)
+    monkeypatch.setattr(interrupt, "WITHDRAW_SECONDS", 0.1)
     asked: list[str] = []
     arrived = anyio.Event()
 

@@ -101,7 +101,7 @@ def test_it_is_seen_to_be_over(case: str) -> None:
     messages, lost = OVER[case]
     tools = watched(*messages)
     assert not tools.has_open
-    assert not tools.has_uncertain
+    assert not tools.uncertain_count
     assert faults(*messages).tools_pending == (lost,)  # and that is still a fault of the stream
     one_by_one = RunningTools()
     for message in messages:
@@ -123,8 +123,8 @@ def test_a_result_that_comes_after_all_is_taken() -> None:
 @pytest.mark.parametrize("is_frame", [True, False])
 def test_a_line_that_names_the_result_has_lost_it(*, is_frame: bool) -> None:
     tools = watched(use("a", "b"))
-    assert not tools.track_skipped(b"\x00" + line("a"), is_frame=is_frame)
-    assert (tools.has_open, tools.has_uncertain) == (True, False)  # b runs
+    tools.track_skipped(b"\x00" + line("a"), is_frame=is_frame)
+    assert (tools.has_open, tools.uncertain_count) == (True, 0)  # b runs
     add(tools, result("b"))
     assert not tools.has_open
 
@@ -139,20 +139,20 @@ def test_a_line_of_a_sub_agent_is_no_result_of_the_agent() -> None:
 
 def test_any_other_line_makes_doubt_until_more_is_known() -> None:
     tools = watched(use("a"))
-    assert not tools.track_skipped(b"just noise", is_frame=False)
-    assert tools.has_open
-    assert tools.track_skipped(b"{", is_frame=True)
-    assert not tools.track_skipped(b"{", is_frame=True)  # it was in doubt before
-    assert (tools.has_open, tools.has_uncertain) == (False, True)
+    tools.track_skipped(b"just noise", is_frame=False)
+    assert (tools.has_open, tools.uncertain_count) == (True, 0)
+    for _ in range(2):
+        tools.track_skipped(b"{", is_frame=True)
+        assert (tools.has_open, tools.uncertain_count) == (False, 1)
     add(tools, use("b"))
     assert tools.has_open  # of that one there is no doubt
     add(tools, from_dict({"type": "tool_progress", "tool_use_id": "a", "tool_name": "Bash"}))
-    assert not tools.has_uncertain
+    assert not tools.uncertain_count
     tools.track_skipped(b"{", is_frame=True)
     for key in ("a", "b"):
         add(tools, result(key))
-    assert (tools.has_open, tools.has_uncertain) == (False, False)
-    assert not tools.track_skipped(b"{", is_frame=True)  # nothing runs
+    tools.track_skipped(b"{", is_frame=True)  # nothing runs
+    assert (tools.has_open, tools.uncertain_count) == (False, 0)
 
 
 def feed(child: ChildRun, data: bytes) -> None:
@@ -179,7 +179,8 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         add(child.activity.running_tools, use(f"a{number}", message_id="m1"))
         assert child.is_busy, what
         feed(child, data)
-        assert child.update_silence() == now[0], what
+        child.note_work()
+        assert child.activity.last_activity == now[0], what
         assert child.is_busy, what
         now[0] += activity.LOST_RESULT_SECONDS - 1
         assert child.is_busy, what

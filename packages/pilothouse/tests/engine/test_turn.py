@@ -27,7 +27,7 @@ from pilothouse.engine.turn import (
 CLOSED = (PromptState.ANSWERED, PromptState.CANCELLED)
 WITH_CLI = (Phase.SENDING, Phase.SENT, Phase.ANSWERING)
 KINDS: list[dict[str, Any]] = [
-    dict(zip(("all_given", "is_alone", "until_idle", "has_middleware"), values, strict=True))
+    dict(zip(("all_given", "has_own_child", "until_idle", "has_middleware"), values, strict=True))
     for values in product([True, False], repeat=4)
 ]
 """The arguments of every kind of query."""
@@ -55,7 +55,8 @@ class Step:
         return self._when(turn)
 
     def take(self, turn: QueryTurn) -> None:
-        if getattr(turn, self.name)(*self.args, **self.options) is False and self.name == "end_output":
+        getattr(turn, self.name)(*self.args, **self.options)
+        if self.name == "end_output" and not turn.has_outcome:
             turn.fail()  # the engine reports the end of the child as an error
 
 
@@ -68,11 +69,11 @@ def is_streaming(turn: QueryTurn) -> bool:
 
 
 def is_only_query(turn: QueryTurn) -> bool:
-    return has_child(turn) and turn.is_alone
+    return has_child(turn) and turn.has_own_child
 
 
 def is_undelivered(turn: QueryTurn) -> bool:
-    return turn.ended_in is not None and turn.stop is StopReason.FAILED and not (turn.was_heard or turn.is_abandoned)
+    return turn.ended_in is not None and turn.stop is StopReason.FAILED and not (turn.has_output or turn.is_abandoned)
 
 
 def is_unfinished(turn: QueryTurn) -> bool:
@@ -87,20 +88,20 @@ def may_send(uuid: str) -> Callable[[QueryTurn], bool]:
     return is_next
 
 
-def owns(names: tuple[str, ...], *, is_woken: bool) -> Callable[[QueryTurn], bool]:
-    return lambda turn: has_child(turn) and turn.owns_result(names, is_woken=is_woken, names_prompts=True)
+def counts(names: tuple[str, ...], *, is_woken: bool) -> Callable[[QueryTurn], bool]:
+    return lambda turn: has_child(turn) and turn.counts_result(names, is_woken=is_woken, names_prompts=True)
 
 
 STEPS = [
-    *[Step("hear", names_prompts=names, when=has_child) for names in (True, False)],
-    *[Step(name, uuid, when=has_child) for name in ("begin", "cancel") for uuid in "ab"],
+    *[Step("note_message", names_prompts=names, when=has_child) for names in (True, False)],
+    *[Step(name, uuid, when=has_child) for name in ("begin", "mark_cancelled") for uuid in "ab"],
     Step("take_back_begin", when=has_child),
     *[
-        Step("add_result", names, is_woken=is_woken, when=owns(names, is_woken=is_woken))
+        Step("add_result", names, is_woken=is_woken, when=counts(names, is_woken=is_woken))
         for names in ((), ("a",), ("b",), ("a", "b"), ("x",))
         for is_woken in (True, False)
     ],
-    Step("add_result", (), is_woken=False, ignores_prompts=True, when=owns((), is_woken=False)),
+    Step("add_result", (), is_woken=False, ignores_prompts=True, when=counts((), is_woken=False)),
     Step("end_stream", when=is_only_query),
     Step("end_output", when=is_only_query),
     Step("end_output", 0, when=is_only_query),
@@ -150,11 +151,11 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
     if after.phase in (Phase.DECIDING, Phase.IDLING):
         assert after.all_given
         assert after.prompts
-        assert not after.open
+        assert not after.open_prompts
     if after.phase is not Phase.ENDED:
         assert bool(after.at_cli) == (after.phase in WITH_CLI)
     if after.is_complete:
-        assert not after.open or after._last_result is LastResult.REFUSAL
+        assert not after.open_prompts or after._last_result is LastResult.REFUSAL
     if after.is_stopping and before.phase not in (Phase.DECIDING, Phase.IDLING):
         assert after.phase not in (Phase.DECIDING, Phase.IDLING)
     if not after._until_idle:
@@ -162,7 +163,7 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
         assert not after.owns_background
     if not (after._has_middleware and after._last_result is not LastResult.NONE):
         assert after.phase is not Phase.DECIDING
-    if not (after.is_alone or after.at_cli):
+    if not (after.has_own_child or after.at_cli):
         assert after.owns_message(names_prompts=True) == after.owns_background
 
 
@@ -175,6 +176,8 @@ def ask_everything(turn: QueryTurn) -> None:
         turn.is_running(child_in_turn=yes)
         for names, woken in product([(), ("a",), ("x",)], [True, False]):
             turn.owns_result(names, is_woken=woken, names_prompts=yes)
+            turn.counts_result(names, is_woken=woken, names_prompts=yes)
+            turn.keeps_result(names, is_woken=woken)
 
 
 def explore(kind: Mapping[str, Any], prompts: str) -> Iterator[tuple[QueryTurn, Step, QueryTurn, bool]]:
@@ -206,8 +209,8 @@ def live_on(turn: QueryTurn) -> None:
         turn.give("z")
         turn.give_no_more()
     if turn.is_abandoned:
-        turn.fail(StopReason.CLOSED)
-    for uuid in turn.open:
+        turn.fail()
+    for uuid in turn.open_prompts:
         turn.send(uuid)
         turn.mark_written()
         turn.begin(uuid)
@@ -253,7 +256,7 @@ def test_every_transition_of_the_table_can_happen(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(QueryTurn, "_move", move)
     for kind in KINDS:
-        if not kind["is_alone"]:
+        if not kind["has_own_child"]:
             for _ in explore(kind, "ab" if kind["all_given"] else ""):
                 pass
     table = {(phase, event) for phase, row in TRANSITIONS.items() for event in row}
@@ -291,7 +294,7 @@ def test_each_result_answers_its_own_prompt(order: list[str], is_named: list[boo
     turn = make_turn(order)
     for uuid, named, interleaved in zip(order, is_named, is_interleaved, strict=True):
         if interleaved:  # the CLI works on a turn of its own first
-            turn.hear(names_prompts=True)
+            turn.note_message(names_prompts=True)
             assert not turn.owns_message(names_prompts=True)
             assert not turn.owns_result((), is_woken=True, names_prompts=True)
             assert not turn.owns_result((), is_woken=False, names_prompts=True)
@@ -299,7 +302,8 @@ def test_each_result_answers_its_own_prompt(order: list[str], is_named: list[boo
         assert turn.owns_message(names_prompts=True)
         names = (uuid,) if named else ()
         assert turn.owns_result(names, is_woken=False, names_prompts=True)
-        assert turn.add_result(names, is_woken=False)
+        assert turn.keeps_result(names, is_woken=False)
+        turn.add_result(names, is_woken=False)
         assert turn.prompts[uuid] is PromptState.ANSWERED
     assert turn.phase is Phase.ENDED
     assert turn.is_complete
@@ -359,7 +363,7 @@ def test_a_withdrawal_ends_with_the_request_for_the_clis_own_turn(child_in_turn:
     turn.mark_written()
     assert turn.interrupt(child_in_turn=child_in_turn) is InterruptStep.WITHDRAW
     assert turn.after_withdrawal(child_in_turn=child_in_turn) is InterruptStep.WAIT
-    turn.cancel("b")
+    turn.mark_cancelled("b")
     expected = InterruptStep.REQUEST if child_in_turn else InterruptStep.NOTHING
     assert turn.after_withdrawal(child_in_turn=child_in_turn) is expected
     assert turn.phase is not Phase.ENDED
@@ -374,7 +378,7 @@ def test_a_refused_interrupt_is_forgotten_unless_the_query_has_ended() -> None:
     for turn in (running, failed, withdrawn, decided):
         turn.interrupt(child_in_turn=False)
     failed.fail()
-    withdrawn.cancel("a")
+    withdrawn.mark_cancelled("a")
     for turn in (running, failed, withdrawn, decided):
         turn.refuse_interrupt()
     assert running.stop is StopReason.NONE
@@ -385,25 +389,28 @@ def test_a_refused_interrupt_is_forgotten_unless_the_query_has_ended() -> None:
 
 def test_a_limit_stays_the_reason_when_the_prompt_is_withdrawn() -> None:
     turn = make_turn()
-    turn.abandon(StopReason.TIMED_OUT)
-    turn.cancel("a")
-    assert turn.stop is StopReason.TIMED_OUT
+    turn.abandon()
+    turn.mark_cancelled("a")
+    assert turn.stop is StopReason.FAILED
     assert not turn.is_complete
 
 
 def test_a_turn_of_the_clis_own_answers_no_prompt() -> None:
     turn = make_turn(has_middleware=True)
-    assert turn.add_result((), is_woken=False)
+    assert turn.keeps_result((), is_woken=False)
+    turn.add_result((), is_woken=False)
     turn.decide("b")
     turn.send("b")
-    assert not turn.add_result((), is_woken=True)
-    assert turn.open == ["b"]
+    assert not turn.keeps_result((), is_woken=True)
+    turn.add_result((), is_woken=True)
+    assert turn.open_prompts == ["b"]
     assert not turn.is_complete
-    assert not turn.end_output(0)
+    turn.end_output(0)
+    assert not turn.has_outcome
 
 
 def test_only_the_last_result_can_be_a_refusal() -> None:
-    turn = make_turn("ab", is_alone=True)
+    turn = make_turn("ab", has_own_child=True)
     turn.add_result(("a",), is_woken=False, ignores_prompts=True)
     assert turn.is_complete
     turn.add_result((), is_woken=True)
@@ -434,7 +441,7 @@ def test_the_end_of_a_woken_turn_ends_what_is_interrupted() -> None:
 
 def test_the_first_named_prompt_takes_back_what_seemed_to_be_the_answer() -> None:
     turn = make_turn()
-    turn.hear(names_prompts=False)
+    turn.note_message(names_prompts=False)
     assert turn.is_answering
     turn.take_back_begin()
     assert turn.phase is Phase.SENT
@@ -447,5 +454,5 @@ def test_another_child_gets_the_prompts_from_the_beginning() -> None:
     turn = make_turn()
     turn.fail()
     turn.change_child()
-    assert (turn.phase, turn.open, turn.at_cli, turn.stop) == (Phase.READY, ["a"], [], StopReason.NONE)
+    assert (turn.phase, turn.open_prompts, turn.at_cli, turn.stop) == (Phase.READY, ["a"], [], StopReason.NONE)
     assert turn.is_sending

@@ -15,7 +15,7 @@ SHORT = 0.5  # seconds; in place of those that are given to a peer that does not
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
-        "run.INTERRUPT_SECONDS",
+        "interrupt.INTERRUPT_SECONDS",
         "child.CLOSE_SECONDS",
         "child.INTERRUPT_SECONDS",
         "child.SEND_SECONDS",

@@ -178,7 +178,7 @@ async def play(seed: int) -> str:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.client.agent._default", ph.Agent())
     for name in (
-        "run.INTERRUPT_SECONDS",
+        "interrupt.INTERRUPT_SECONDS",
         "child.CLOSE_SECONDS",
         "child.INTERRUPT_SECONDS",
         "child.EXIT_NOTICE_SECONDS",

@@ -77,17 +77,23 @@ async def test_background_work_of_an_earlier_query_reaches_only_the_session(cli:
 
 def test_leftovers_follow_tasks_within_tasks() -> None:
     book = BackgroundAttribution()
-    assert not book.attribute(from_dict(CHANGED))
-    assert not book.attribute(from_dict(started(1)))
+
+    def is_earlier(frame: dict[str, Any]) -> bool:
+        message = from_dict(frame)
+        book.track(message)
+        return book.is_earlier(message)
+
+    assert not is_earlier(CHANGED)
+    assert not is_earlier(started(1))
     book.start_query()
-    assert book.attribute(from_dict(CHANGED))  # all there is belongs to others
+    assert is_earlier(CHANGED)  # all there is belongs to others
     inner = {**started(9), "tool_use_id": "c", "parent_task_id": "task1"}
-    assert book.attribute(from_dict(sub_agent(1, "x", call="c")))
-    assert book.attribute(from_dict(inner))
-    assert book.attribute(from_dict(sub_agent(1, "x") | {"parent_tool_use_id": "c"}))
-    assert not book.attribute(from_dict(started(2)))
-    assert not book.attribute(from_dict(CHANGED))  # some of it is ours
-    assert not book.attribute(from_dict(frames.result("x")))
+    assert is_earlier(sub_agent(1, "x", call="c"))
+    assert is_earlier(inner)
+    assert is_earlier(sub_agent(1, "x") | {"parent_tool_use_id": "c"})
+    assert not is_earlier(started(2))
+    assert not is_earlier(CHANGED)  # some of it is ours
+    assert not is_earlier(frames.result("x"))
 
 
 async def test_a_task_may_end_while_a_query_runs_and_wake_the_child_after_it(cli: Cli) -> None:

@@ -389,7 +389,7 @@ class ChildSupervisor:
         self._loop = self.monitor.loop = running_loop()
         spawn(child.run, "pilothouse session")
         try:
-            await child.start()
+            await child.wait_started()
         except BaseException as error:
             child.stop()
             with anyio.CancelScope(shield=True):

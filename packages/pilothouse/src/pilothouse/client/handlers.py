@@ -190,7 +190,7 @@ class RequestHandlers:
 
     def _report(self, subtype: str, facts: dict[str, Any]) -> None:
         if self.child is not None:
-            self.child.router.put_permission_note(subtype, facts, self.child.session_id)
+            self.child.router.put_approval_note(subtype, facts, self.child.session_id)
 
     def _complete(self, request: PermissionRequest) -> PermissionRequest:
         if self.child is None:

@@ -99,7 +99,7 @@ def make_own_run(
     child = ChildRun(make_transport(options), invocation, limits, handler_set)
     if handlers is not None:
         handlers.child = child
-    return QueryRun(child.run_for, prompts, limits, middlewares, is_alone=True)
+    return QueryRun(child.run_for, prompts, limits, middlewares, has_own_child=True)
 
 
 def known_environ(options: Options) -> Mapping[str, str] | None:

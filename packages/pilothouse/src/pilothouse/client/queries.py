@@ -297,7 +297,7 @@ class Query(Generic[OutputT]):
         self._want_partial_messages()
         self._wants_permission_events = True
         if self._run is not None:
-            self._run.request_permission_events()
+            self._run.enable_approval_notes()
         read = EventReader(runs_deferred=self._bridge is not None, read_error=self._find_error).read
         for middleware in reversed(self._middlewares):
             read = middleware.wrap_events(read)
@@ -325,7 +325,7 @@ class Query(Generic[OutputT]):
         if self._early_end == "interrupted":
             return self
         try:
-            await self._ensure_started().start()
+            await self._ensure_started().wait_started()
         except BaseException:
             await self._close_unmanaged()
             raise
@@ -362,7 +362,7 @@ class Query(Generic[OutputT]):
                 observation.finish(error)
             raise
         if self._wants_permission_events:
-            run.request_permission_events()
+            run.enable_approval_notes()
         run.get_query = weakref.ref(self)  # weak: a query that is dropped has to end
         for middleware in middlewares:
             middleware.on_start(run)

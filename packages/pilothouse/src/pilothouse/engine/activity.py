@@ -55,7 +55,7 @@ class ChildActivity:
     def is_tool_running(self) -> bool:
         """Whether a tool runs, as far as is known."""
         tools = self.running_tools
-        return tools.has_open or (tools.has_uncertain and anyio.current_time() < self._uncertain_until)
+        return tools.has_open or (tools.uncertain_count > 0 and anyio.current_time() < self._uncertain_until)
 
     @property
     def has_work(self) -> bool:
@@ -120,5 +120,7 @@ class ChildActivity:
 
     def note_lost(self, line: bytes, *, is_frame: bool = True) -> None:
         """Take the beginning of a line that may have held the result of a tool; `is_frame`: it was to be a message."""
-        if self.running_tools.track_skipped(line, is_frame=is_frame):
+        before = self.running_tools.uncertain_count
+        self.running_tools.track_skipped(line, is_frame=is_frame)
+        if self.running_tools.uncertain_count > before:
             self._uncertain_until = anyio.current_time() + LOST_RESULT_SECONDS

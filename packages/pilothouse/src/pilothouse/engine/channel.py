@@ -181,7 +181,7 @@ class ControlChannel:
                 notes[reason] = LineSkippedMessage(reason=reason, size=size, text=self._redacted_text(line))
         return list(notes.values())
 
-    def start_request(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[PendingRequest, bytes]:
+    def register_request(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[PendingRequest, bytes]:
         """Register a control request; the caller sends the bytes and waits.
 
         Raises:
@@ -208,7 +208,7 @@ class ControlChannel:
             ControlTimeout: no response in time.
             PilothouseError: the connection ended first.
         """
-        pending, data = self.start_request(subtype, body)
+        pending, data = self.register_request(subtype, body)
         return await self.wait_response(pending, data, timeout=timeout)
 
     async def wait_response(

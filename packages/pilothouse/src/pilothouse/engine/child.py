@@ -123,7 +123,7 @@ class ChildRun(OwnedTask):
 
     # Start and end.
 
-    async def start(self) -> None:
+    async def wait_started(self) -> None:
         """Wait until the child runs and has responded to the initialize request.
 
         Raises:
@@ -199,7 +199,7 @@ class ChildRun(OwnedTask):
             raise self.failure
 
     def _make_opening(self, body: Mapping[str, Any]) -> tuple[PendingRequest, bytes]:
-        pending, line = self.channel.start_request("initialize", body)
+        pending, line = self.channel.register_request("initialize", body)
         return pending, InitializeLine(line)  # error reporters print the variables of every frame that lives on
 
     def start_task(self, work: Work) -> None:
@@ -238,8 +238,8 @@ class ChildRun(OwnedTask):
         self.has_started = True
         self._started.set()
 
-    async def open(self) -> bytes:
-        """Wait until a prompt may be sent. Returns what to send with it: the initialize request, or nothing."""
+    async def take_opening(self) -> bytes:
+        """Wait until a prompt may be sent. Returns what to send with it, once: the initialize request, or nothing."""
         if self._opening is not None:
             return self._start_initialize(is_sent=True)
         if self.invocation.initialize is not None and not self.has_started and self._handlers is not None:
@@ -263,13 +263,19 @@ class ChildRun(OwnedTask):
             self._take(received)
             await self.router.store_excess()
         query, own = self.router.query, self._own_query
-        if self._stopped or self.failure is not None or (own is not None and own.end_with_child()):
+        if self._stopped or self.failure is not None:
             return
+        if own is not None:
+            own.end_with_child()
+            if own.turn.has_outcome:
+                return
         ending = await self.transport.exit_info()
         if query is not None:
             await query.wait_decided()
-        if own is not None and own.end_with_child(ending.exit_code):
-            return
+        if own is not None:
+            own.end_with_child(ending.exit_code)
+            if own.turn.has_outcome:
+                return
         is_busy = query is not None and query.turn.phase is not Phase.ENDED
         noise, problem = self.channel.last_non_json_line, self.channel.last_problem
         stats = self.channel.connection.stats
@@ -481,8 +487,8 @@ class ChildRun(OwnedTask):
         """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
         return self.activity.is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
 
-    def update_silence(self, *, in_background: bool = False) -> float:
-        """Take note of what the CLI does at the moment, and return when it fell silent; now, while it is busy.
+    def note_work(self, *, in_background: bool = False) -> None:
+        """Take note of what the CLI does at the moment: while it is busy, it is active. Then ask `activity`.
 
         Args:
             in_background: whether background tasks count as being busy.
@@ -491,7 +497,6 @@ class ChildRun(OwnedTask):
             self.activity.note_lost(fragment)
         if self.is_busy or (in_background and self.activity.background):
             self.activity.touch()
-        return self.activity.last_activity
 
     async def wait_idle(self) -> None:
         """Wait until nothing runs: no turn, no background task, no turn that starts when one ends, no open request."""
@@ -510,7 +515,8 @@ class ChildRun(OwnedTask):
         """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
         activity = self.activity
         while activity.is_in_turn_of_previous_client and activity.is_in_turn and not self.is_closing_or_closed:
-            left = self.update_silence() + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
+            self.note_work()
+            left = activity.last_activity + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
             if left <= 0:
                 break
             with anyio.move_on_after(left):

@@ -220,7 +220,7 @@ class MiddlewareRunner:
         if self.is_undecided:
             await self._has_decided.wait()
 
-    async def wait_cancelled(self) -> None:
+    async def cancel_and_wait(self) -> None:
         """Cancel the middlewares and wait until they have ended, for at most `CANCEL_SECONDS`."""
         self.cancel()
         if not (self.is_undecided and self._is_running):

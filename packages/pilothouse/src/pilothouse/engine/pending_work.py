@@ -102,16 +102,18 @@ class BackgroundAttribution(Struct, eq=False):
         self._earlier |= self._own
         self._own = set()
 
-    def attribute(self, message: Message) -> bool:
-        """Take in a message; return whether it is about work of an earlier query."""
+    def track(self, message: Message) -> None:
+        """Take the next message."""
+        if isinstance(message, TaskStartedMessage):
+            (self._earlier if self.is_earlier(message) else self._own).update(_task_ids(message))
+        elif isinstance(message, AssistantMessage) and self.is_earlier(message):
+            self._earlier.update(call.id for call in message.tool_uses)
+
+    def is_earlier(self, message: Message) -> bool:
+        """Whether a message is about work of an earlier query. Call `track` first."""
         if isinstance(message, BackgroundTasksChangedMessage):
             return bool(self._earlier) and not self._own
-        theirs = bool(self._earlier) and not self._earlier.isdisjoint(_task_ids(message))
-        if isinstance(message, TaskStartedMessage):
-            (self._earlier if theirs else self._own).update(_task_ids(message))
-        elif theirs and isinstance(message, AssistantMessage):
-            self._earlier.update(call.id for call in message.tool_uses)
-        return theirs
+        return bool(self._earlier) and not self._earlier.isdisjoint(_task_ids(message))
 
 
 def _task_ids(message: Message) -> set[Any]:
@@ -119,7 +121,7 @@ def _task_ids(message: Message) -> set[Any]:
 
 
 class OpenApprovals(Struct, eq=False):
-    """The requests for a decision that wait, as the facts of their notes, oldest first."""
+    """The approvals that wait, as the facts of their notes, oldest first."""
 
     _facts: dict[object, dict[str, Any]] = field(default_factory=dict[object, dict[str, Any]])
 
@@ -136,7 +138,7 @@ class OpenApprovals(Struct, eq=False):
 
 
 def make_approval_note(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:
-    """Make a note about a request; the text of its id is made here, as few requests need it."""
+    """Make a note about an approval; the text of its id is made here, as few approvals need it."""
     return make_note(subtype, session_id, {**facts, "id": str(facts["id"])})
 
 
@@ -192,9 +194,9 @@ class RunningTools:
         return len(self._running) > len(self._uncertain)
 
     @property
-    def has_uncertain(self) -> bool:
-        """Whether a skipped line may have held the result of a tool use, so that the tool may have ended."""
-        return bool(self._uncertain)
+    def uncertain_count(self) -> int:
+        """How many tools may have ended, because a skipped line may have held their result."""
+        return len(self._uncertain)
 
     def track(self, batch: Sequence[Message], kinds: Collection[type[Message]]) -> None:
         """Take the next messages, in order. `kinds` are their classes."""
@@ -213,8 +215,8 @@ class RunningTools:
             if route is not None:
                 route(self, message)
 
-    def track_skipped(self, line: bytes, *, is_frame: bool) -> bool:
-        """Record a line that gave no message; return whether more tools are uncertain now.
+    def track_skipped(self, line: bytes, *, is_frame: bool) -> None:
+        """Take a line that gave no message.
 
         Args:
             line: the line, or its beginning.
@@ -222,15 +224,12 @@ class RunningTools:
                 result.
         """
         if not self._running:
-            return False
+            return
         names: list[bytes] = re.findall(_TOOL_USE_ID_PATTERN, line) if b"tool_result" in line else []
         if found := self._running.keys() & {name.decode("utf-8", "replace") for name in names}:
             self._forget(found)
-            return False
-        before = len(self._uncertain)
-        if is_frame:
+        elif is_frame:
             self._uncertain |= self._running.keys()
-        return len(self._uncertain) > before
 
     def _on_assistant(self, message: AssistantMessage) -> None:
         if message.supersedes:

@@ -63,7 +63,7 @@ class MessageRouter:
         """Make `query` the active one; what runs in the background now belongs to earlier ones."""
         self._attribution.start_query()
         self.query = query
-        if query.wants_permission_events:  # nobody may have seen what was asked before
+        if query.wants_approval_notes:  # nobody may have seen what was asked before
             self.show_open_approvals(query, session_id)
 
     @property
@@ -100,14 +100,15 @@ class MessageRouter:
     def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
         own: list[Message] = []
         for message in batch:
-            is_earlier = self._attribution.attribute(message)
+            self._attribution.track(message)
+            is_earlier = self._attribution.is_earlier(message)
             if query is not None and not is_earlier:
                 self._tell(query, message)
             if is_earlier:
                 self._subscriptions.on_earlier(message)
             elif query is not None and self._belongs_to(query, message):
                 own.append(message)
-                if isinstance(message, ResultMessage) and self._answers(query, message):
+                if isinstance(message, ResultMessage) and self._counts(query, message):
                     query.put(own, size)
                     query.add_result(message)
                     own = []
@@ -129,38 +130,39 @@ class MessageRouter:
             case CommandLifecycleMessage(command_uuid=str(uuid), state="started"):
                 turn.begin(uuid)
             case CommandLifecycleMessage(command_uuid=str(uuid), state="cancelled"):
-                turn.cancel(uuid)
-            case DoneMessage() if turn.is_alone:
+                turn.mark_cancelled(uuid)
+            case DoneMessage() if turn.has_own_child:
                 turn.end_stream()
             case CommandLifecycleMessage() | ResultMessage():
                 pass
             case _:
-                turn.hear(names_prompts=self.names_prompts)
-        query.follow()
-        if turn.is_answering and not was_answering and not turn.is_alone:
+                turn.note_message(names_prompts=self.names_prompts)
+        query.act_on_turn()
+        if turn.is_answering and not was_answering and not turn.has_own_child:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
 
     def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
         query = self.query
-        if query is not None and query.turn.is_alone and message.command_uuid not in query.turn.prompts:
+        if query is not None and query.turn.has_own_child and message.command_uuid not in query.turn.prompts:
             return  # a recording names the prompts of its own time
         if not self.names_prompts and query is not None:
             query.turn.take_back_begin()
-            query.follow()
+            query.act_on_turn()
         self.names_prompts = True
 
     def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
-        if isinstance(message, ResultMessage) and not query.turn.is_alone:
-            return self._answers(query, message)
+        if isinstance(message, ResultMessage):
+            names = find_named_prompts(message)
+            return query.turn.owns_result(names, is_woken=message.is_woken, names_prompts=self.names_prompts)
         return query.turn.owns_message(names_prompts=self.names_prompts)
 
-    def _answers(self, query: QueryRun, result: ResultMessage) -> bool:
+    def _counts(self, query: QueryRun, result: ResultMessage) -> bool:
         names = find_named_prompts(result)
-        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.names_prompts)
+        return query.turn.counts_result(names, is_woken=result.is_woken, names_prompts=self.names_prompts)
 
     # Messages of our own.
 
@@ -170,15 +172,15 @@ class MessageRouter:
         if query is not None:
             query.buffer.put([note], len(note.raw_line))
 
-    def put_permission_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
-        """Give a note about a permission request, or its decision, to the active query, even before its turn."""
+    def put_approval_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
+        """Give a note about an approval, waiting or settled, to the active query, even before its turn."""
         self._open_approvals.track(subtype, facts)
-        query = self.query if self.query is not None and self.query.wants_permission_events else None
+        query = self.query if self.query is not None and self.query.wants_approval_notes else None
         if query is not None or self._subscriptions:
             self.put_note(make_approval_note(subtype, session_id, facts), query)
 
     def show_open_approvals(self, query: QueryRun, session_id: str | None) -> None:
-        """Give the active query the notes about the permission requests that wait."""
+        """Give the active query the notes about the approvals that wait."""
         if query is self.query:
             for note in self._open_approvals.make_notes(session_id):
                 query.buffer.put([note], len(note.raw_line))
@@ -186,7 +188,7 @@ class MessageRouter:
     def fail(self, error: BaseException, *, is_failure: bool) -> None:
         """Tell everybody that the child has ended; `is_failure`: also a query that the child runs for alone."""
         self._subscriptions.on_child_ended(error)
-        if self.query is not None and (is_failure or not self.query.turn.is_alone):
+        if self.query is not None and (is_failure or not self.query.turn.has_own_child):
             self.query.fail(error)
 
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from typing import Any, Literal
 
 import anyio
 
 from pilothouse.engine.buffer import MessageBuffer
-from pilothouse.engine.child import INTERRUPT_SECONDS, ChildRun
+from pilothouse.engine.child import ChildRun
 from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
 from pilothouse.engine.failures import self_wait_error
+from pilothouse.engine.interrupt import Interrupt
 from pilothouse.engine.limits import QueryLimits, TimeLimits
 from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.engine.tasks import OwnedTask, current_owners
-from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
+from pilothouse.engine.turn import Phase, PromptState, QueryTurn
 from pilothouse.errors import (
     CLIExitedError,
     ControlTimeout,
-    PilothouseError,
     QueryTimeout,
     SessionClosedError,
     UsageError,
@@ -47,7 +47,6 @@ RunState = Literal["queued", "active", "completed", "interrupted", "failed", "cl
 
 ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
-WITHDRAW_SECONDS = 2.0  # for the CLI to give words back; then an interrupt is sent regardless
 
 LendChild = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
 """Waits until no other query is active, and yields the child; leaving it lets the next query in."""
@@ -62,16 +61,18 @@ class QueryRun(OwnedTask):
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times; in a session they count from the start of the turn.
         middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
-        is_alone: whether the child that `lend_child` gives serves no other query. Default False.
+        has_own_child: whether the child that `lend_child` gives serves no other query. Default False.
         wants_partial: whether `StreamEvent`s are for this query. Default True.
 
     Attributes:
         buffer: what the consumer has not read yet; see `put`.
-        turn: where the query is, and what has become of its prompts. Call `follow` after each event.
+        turn: where the query is, and what has become of its prompts. Call `act_on_turn` after each event.
+        changes: notified when the turn has changed.
+        child: the child that works for the query, or did so last; None before its turn in a session.
         result: the last one.
         keeps_input_open: whether the input of its own child stays open after the result, until the background tasks
             have ended: who counts what they use has to ask, and to stop them.
-        wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
+        wants_approval_notes: whether the consumer gets notes about approvals that wait or are settled.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         admission: awaited before anything is sent; what it raises is the failure of the query.
         get_query: returns the `Query` of this run, if that still exists.
@@ -86,14 +87,14 @@ class QueryRun(OwnedTask):
         limits: QueryLimits,
         middlewares: Sequence[QueryMiddleware] = (),
         *,
-        is_alone: bool = False,
+        has_own_child: bool = False,
         wants_partial: bool = True,
     ) -> None:
         super().__init__()
         self._lend_child = lend_child
-        self._child: ChildRun | None = None
+        self.child: ChildRun | None = None
         self._prompts = prompts
-        self._time_limits = TimeLimits(limits, "the child was ended" if is_alone else "the turn was stopped")
+        self._time_limits = TimeLimits(limits, "the child was ended" if has_own_child else "the turn was stopped")
         self._middleware = MiddlewareRunner(middlewares) if middlewares else None
         self._tasks: anyio.abc.TaskGroup | None = None
         self.buffer = MessageBuffer(wants_partial=wants_partial)
@@ -103,29 +104,29 @@ class QueryRun(OwnedTask):
         self.turn = QueryTurn(
             ([prompt.uuid for prompt in prompts] or [ARGV_PROMPT]) if isinstance(prompts, Sequence) else (),
             all_given=isinstance(prompts, Sequence),
-            is_alone=is_alone,
+            has_own_child=has_own_child,
             until_idle=limits.until_idle,
             has_middleware=self._middleware is not None and not self._middleware.is_passive,
         )
-        self._followed = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
-        self._changes = LoopCondition()  # of those
+        self._turn_before = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
+        self.changes = LoopCondition()
         self._steering: list[PromptMessage] = []
         self._has_warned_of_joined_prompts = False
         self.result: ResultMessage | None = None
-        self.wants_permission_events = self.keeps_input_open = False
+        self.wants_approval_notes = self.keeps_input_open = False
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.get_query: Callable[[], Any] = lambda: None
         self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
         self.check_session: Callable[[], object] | None = None
 
-    def follow(self) -> None:
+    def act_on_turn(self) -> None:
         """Act on what an event has made of the turn. Call it after each event."""
-        turn, before = self.turn, self._followed
-        self._followed = turn.phase, turn.ended_turns, tuple(turn.prompts.values())
-        if self._followed == before:
+        turn, before = self.turn, self._turn_before
+        self._turn_before = turn.phase, turn.ended_turns, tuple(turn.prompts.values())
+        if self._turn_before == before:
             return
-        self._changes.notify_all()
+        self.changes.notify_all()
         if turn.phase is before[0]:
             return
         if turn.phase is Phase.IDLING:
@@ -151,7 +152,7 @@ class QueryRun(OwnedTask):
     @property
     def session_id(self) -> str | None:
         """Id of the session, as the CLI last named it."""
-        return None if self._child is None else self._child.session_id
+        return None if self.child is None else self.child.session_id
 
     async def next_batch(self) -> tuple[list[Message], int]:
         """Wait for the next messages and their size in bytes; none at the end. Raises what ended the query early.
@@ -162,10 +163,10 @@ class QueryRun(OwnedTask):
         self.check_caller()
         return await self.buffer.get()
 
-    async def start(self) -> None:
-        """Wait until it has started, in a session until its turn has come; see `OwnedTask.start`."""
+    async def wait_started(self) -> None:
+        """Wait until it has started, in a session until its turn has come; see `OwnedTask.wait_started`."""
         self.check_caller()
-        await super().start()
+        await super().wait_started()
 
     def check_caller(self) -> None:
         """Raise if a callback that the query or its session waits for is about to wait for the query."""
@@ -173,7 +174,7 @@ class QueryRun(OwnedTask):
             return
         if self.check_session is not None:
             self.check_session()
-        if self.is_in_own_callback or (self._child is not None and self._child.is_in_own_callback):
+        if self.is_in_own_callback or (self.child is not None and self.child.is_in_own_callback):
             raise self_wait_error()
 
     async def interrupt(self, *, stop_background: bool = False) -> None:
@@ -189,49 +190,7 @@ class QueryRun(OwnedTask):
             UsageError: the argv form has no control protocol.
             ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
-        turn, child = self.turn, self._child
-        if turn.is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
-            await self.wait_finished()
-            return
-        is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        has_work = child is not None and child.activity.has_work
-        if stop_background and has_work and (turn.phase is Phase.DECIDING or not is_running):
-            await self.request("interrupt", {"cancel_queued": True})  # otherwise it is the request that stops the turn
-            is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        if is_running and turn.phase is not Phase.QUEUED and child is not None and child.invocation.initialize is None:
-            raise UsageError(
-                "interrupt needs the control protocol, which the argv form does not have: use prompt_via='stdin'"
-            )
-        ended_turns = turn.ended_turns
-        step = turn.interrupt(child_in_turn=self._is_child_in_turn, is_preparing=self._is_preparing)
-        self.follow()
-        if step is InterruptStep.NOTHING:
-            return
-        if step is InterruptStep.STOP:
-            self.stop()
-            await self.wait_finished()
-            return
-
-        def has_ended() -> bool:
-            return turn.ended_turns > ended_turns or turn.phase is Phase.ENDED
-
-        try:
-            await self._carry_out(step, has_ended, stop_background=stop_background)
-        except PilothouseError as error:
-            if self.is_finished or isinstance(error, SessionClosedError):
-                return  # the query ended by itself in the meantime
-            turn.refuse_interrupt()
-            self.follow()
-            raise
-        except anyio.get_cancelled_exc_class():
-            if not turn.is_answering:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
-                turn.refuse_interrupt()
-                self.follow()
-            raise
-        with anyio.move_on_after(INTERRUPT_SECONDS):
-            await self._changes.wait_until(has_ended)
-            return
-        self.stop()
+        await Interrupt(self, stop_background=stop_background).run()
 
     async def steer(self, prompt: PromptMessage, *, returns_late: bool) -> int | None:
         """Give another prompt to the turn that runs, or that is about to.
@@ -247,10 +206,10 @@ class QueryRun(OwnedTask):
             UsageError: the argv form takes one prompt.
         """
         turn = self.turn
-        await self._changes.wait_until(lambda: not (turn.phase is Phase.QUEUED or (turn.can_steer and turn.is_sending)))
-        if not turn.can_steer or self._child is None:
+        await self.changes.wait_until(lambda: not (turn.phase is Phase.QUEUED or (turn.can_steer and turn.is_sending)))
+        if not turn.can_steer or self.child is None:
             return None
-        if self._child.invocation.initialize is None:
+        if self.child.invocation.initialize is None:
             raise UsageError("steer needs the control protocol: use prompt_via='stdin'")
         number = turn.ended_turns
         self._steering.append(prompt)
@@ -262,11 +221,11 @@ class QueryRun(OwnedTask):
 
     async def _withdraw_late(self, uuid: str, number: int) -> None:
         turn = self.turn
-        await self._changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
-        if turn.prompts.get(uuid) is not PromptState.PENDING or self._child is None:
+        await self.changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
+        if turn.prompts.get(uuid) is not PromptState.PENDING or self.child is None:
             return
         try:
-            await self._child.withdraw_prompt(self, uuid)
+            await self.child.withdraw_prompt(self, uuid)
         except ControlTimeout as error:
             if turn.prompts.get(uuid) is PromptState.PENDING:  # the answer is complete without them
                 log.warning("a query ends without the words that came too late for its turn: %s", error)
@@ -284,7 +243,7 @@ class QueryRun(OwnedTask):
             is_open = turn.prompts.get(uuid) in (PromptState.GIVEN, PromptState.PENDING)
             return uuid in turn.taken_in or not is_open or turn.phase is Phase.ENDED
 
-        await self._changes.wait_until(is_known)
+        await self.changes.wait_until(is_known)
         return turn.taken_in.get(uuid)
 
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -294,66 +253,20 @@ class QueryRun(OwnedTask):
             SessionClosedError: no child works for it now.
             ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
-        if self._child is None or self.is_finished:
+        if self.child is None or self.is_finished:
             raise SessionClosedError("no child works for the query")
-        return await self._child.request(subtype, body)
-
-    async def _carry_out(self, step: InterruptStep, has_ended: Callable[[], bool], *, stop_background: bool) -> None:
-        """Do what an interrupt has to do; `has_ended` says whether the turn has, and `stop_background` is as there."""
-        if step in (InterruptStep.CANCEL_DECISION, InterruptStep.CANCEL_DECISION_AND_REQUEST):
-            assert self._middleware is not None
-            self._middleware.cancel()
-        if step is InterruptStep.CANCEL_DECISION:
-            return
-        assert self._child is not None
-        if step is not InterruptStep.WITHDRAW:
-            await self._request_interrupt(self._child, has_ended, stop_background=stop_background)
-            return
-        await self._changes.wait_until(lambda: not self.turn.is_sending)
-        child = self._child  # another one may have taken over
-        try:
-            await child.withdraw_prompts(self)
-            step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
-            while step is InterruptStep.WAIT and not has_ended():
-                await self._changes.wait()
-                step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
-            is_turn_left = step is InterruptStep.REQUEST and not has_ended()
-            is_background_left = stop_background and child.router.query is self and child.activity.has_work
-            if is_turn_left or is_background_left:
-                await self._request_interrupt(child, has_ended, stop_background=stop_background)
-        finally:
-            self.turn.end_withdrawal()
-            self.follow()
-
-    async def _request_interrupt(
-        self, child: ChildRun, has_ended: Callable[[], bool], *, stop_background: bool
-    ) -> None:
-        if not stop_background:  # that request drops what waits in the queue of the CLI
-            with anyio.move_on_after(WITHDRAW_SECONDS), suppress(ControlTimeout):
-                for uuid in self.turn.withdrawable:  # else the CLI would go on with them
-                    await child.withdraw_prompt(self, uuid)
-            if has_ended():  # the request would stop the turn of another query
-                return
-        await child.interrupt(self, cancel_queued=stop_background)
-
-    @property
-    def _is_child_in_turn(self) -> bool:
-        return self._child is not None and self._child.activity.is_in_turn
-
-    @property
-    def _is_preparing(self) -> bool:
-        return self.turn.phase is not Phase.QUEUED and self._child is not None and self._child.channel.is_preparing
+        return await self.child.request(subtype, body)
 
     # Called by the child and by observers.
 
     def mark_cancelled(self, uuid: str) -> None:
         """Take note that a prompt was removed from the queue of the CLI; without a further one, the query ends."""
-        self.turn.cancel(uuid)
-        self.follow()
+        self.turn.mark_cancelled(uuid)
+        self.act_on_turn()
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add messages that belong to this query."""
-        if self.turn.is_abandoned and not self.turn.is_alone:
+        if self.turn.is_abandoned and not self.turn.has_own_child:
             return
         if not self._init_first.is_over:
             batch = self._init_first.order(batch, size)
@@ -363,32 +276,33 @@ class QueryRun(OwnedTask):
 
     def put_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
-        if self._child is None:
+        if self.child is None:
             self.buffer.put([note], len(note.raw_line))
         else:
-            self._child.router.put_note(note, self)
+            self.child.router.put_note(note, self)
 
-    def request_permission_events(self) -> None:
-        """Give the consumer notes about permissions from now on, at first about the requests that wait."""
-        if not self.wants_permission_events:
-            self.wants_permission_events = True
-            if self._child is not None:
-                self._child.router.show_open_approvals(self, self._child.session_id)
+    def enable_approval_notes(self) -> None:
+        """Give the consumer notes about approvals from now on, at first about those that wait."""
+        if not self.wants_approval_notes:
+            self.wants_approval_notes = True
+            if self.child is not None:
+                self.child.router.show_open_approvals(self, self.child.session_id)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
-        if not self.turn.is_alone and (self.turn.is_abandoned or not self.turn.at_cli):
+        if not self.turn.has_own_child and (self.turn.is_abandoned or not self.turn.at_cli):
             return
         self.put([*notes], sum(len(note.text) for note in notes))
 
     def add_result(self, result: ResultMessage) -> None:
-        """Add a result that belongs to this query."""
+        """Add a result that counts; see `QueryTurn.counts_result`."""
         names = find_named_prompts(result)
-        answered = len(names.intersection(self.turn.open).difference(each.uuid for each in self._steering))
+        answered = len(names.intersection(self.turn.open_prompts).difference(each.uuid for each in self._steering))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
-        ignores_prompts = self.turn.is_alone and result.is_error and not result.num_turns
-        if self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts):
+        ignores_prompts = self.turn.has_own_child and result.is_error and not result.num_turns
+        if self.turn.keeps_result(names, is_woken=result.is_woken):
             self.result = result
+        self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts)
         if answered > 1 and not self._has_warned_of_joined_prompts:
             self._has_warned_of_joined_prompts = True
             log.warning(
@@ -397,24 +311,28 @@ class QueryRun(OwnedTask):
                 "each prompt, or let the iterable wait for the result of one prompt before it gives the next",
                 answered,
             )
-        self.follow()
+        self.act_on_turn()
 
-    def end_with_child(self, exit_code: int | None = None) -> bool:
-        """End the query if it may end with its own child, whose output has ended; return whether it is over.
+    def end_with_child(self, exit_code: int | None = None) -> None:
+        """End the query if it may end with its own child, whose output has ended.
 
         Args:
             exit_code: how the child exited, if that is known.
         """
-        is_over = self.turn.end_output(exit_code)
-        self.follow()
-        return is_over
+        self.turn.end_output(exit_code)
+        self.act_on_turn()
+
+    def cancel_decision(self) -> None:
+        """Cancel what the middlewares decide, for an interrupt."""
+        assert self._middleware is not None
+        self._middleware.cancel()
 
     def fail(self, error: BaseException) -> None:
         """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
         if self.turn.phase is not Phase.ENDED:
             self.failure = error
             self.turn.fail()
-            self.follow()
+            self.act_on_turn()
 
     def _apply_middleware(self, batch: list[Message]) -> list[Message]:
         """A batch as changed by the middleware. Its error fails the query, not the reader."""
@@ -440,7 +358,7 @@ class QueryRun(OwnedTask):
             if prompt is not None:
                 self._time_limits.restart_silence()
                 self._start_task(partial(self._send_next_prompt, prompt))
-        self.follow()
+        self.act_on_turn()
 
     async def _send_next_prompt(self, prompt: PromptMessage) -> None:
         await self._send_prompt(prompt)
@@ -453,10 +371,10 @@ class QueryRun(OwnedTask):
                 await self._middleware.wait_decided()
 
     async def _end_when_idle(self) -> None:
-        assert self._child is not None
-        await self._child.wait_idle()
+        assert self.child is not None
+        await self.child.wait_idle()
         self.turn.mark_idle()
-        self.follow()
+        self.act_on_turn()
 
     # The owner task.
 
@@ -473,9 +391,9 @@ class QueryRun(OwnedTask):
             around.cancel_scope.cancel()
 
     async def _run_owned(self) -> None:
-        async with self._lend_child(self) as self._child:
+        async with self._lend_child(self) as self.child:
             self.turn.enter()
-            self.follow()
+            self.act_on_turn()
             try:
                 with self._time_limits.open_scope() as scope:
                     await self._run_on_children()
@@ -483,7 +401,7 @@ class QueryRun(OwnedTask):
                     raise self._explain_timeout(self._time_limits.make_error())
             finally:
                 if self._middleware is not None:
-                    await self._middleware.wait_cancelled()
+                    await self._middleware.cancel_and_wait()
             if self.failure is not None:
                 raise self.failure
 
@@ -497,15 +415,15 @@ class QueryRun(OwnedTask):
             raise self._time_limits.make_error("nothing was sent")
 
     def _explain_timeout(self, error: QueryTimeout) -> QueryTimeout:
-        assert self._child is not None
-        return self._child.diagnostics.explain_timeout(error)
+        assert self.child is not None
+        return self.child.diagnostics.explain_timeout(error)
 
     async def _run_on_children(self) -> None:
         """Run on the child; in a session on another one, if this one certainly received nothing."""
-        await self._run_on(self._child)
+        await self._run_on(self.child)
         while self._is_undelivered():
             await self._change_child()
-            await self._run_on(self._child)
+            await self._run_on(self.child)
 
     async def _run_on(self, child: ChildRun | None) -> None:
         assert child is not None
@@ -516,7 +434,7 @@ class QueryRun(OwnedTask):
             async with anyio.create_task_group() as self._tasks:
                 await self._run_until_ended(child)
                 self._tasks.cancel_scope.cancel("the query is over")
-            if self.turn.is_alone and self.failure is None:
+            if self.turn.has_own_child and self.failure is None:
                 await child.let_exit()
 
     async def _run_until_ended(self, child: ChildRun) -> None:
@@ -524,7 +442,7 @@ class QueryRun(OwnedTask):
         if self._time_limits.has_silence_limit:
             self._start_task(self._watch_silence)
         try:
-            await self._changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
+            await self.changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
         finally:
             if self._time_limits.has_run_out:
                 self._abandon_at_limit()
@@ -534,25 +452,25 @@ class QueryRun(OwnedTask):
     def _abandon_at_limit(self) -> None:
         """A limit has passed: nobody waits for the answer any more, whatever comes of stopping the turn."""
         if self.turn.phase is not Phase.ENDED:
-            self.turn.abandon(StopReason.TIMED_OUT)
+            self.turn.abandon()
 
     def _is_undelivered(self) -> bool:
         """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
-        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self.turn.was_heard:
+        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self.turn.has_output:
             return False
         if self.turn.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
             return False
-        delivery = None if self._child is None else self._child.transport.delivery()
+        delivery = None if self.child is None else self.child.transport.delivery()
         return delivery is not None and delivery.acknowledged <= self._sent_offset
 
     async def _change_child(self) -> None:
         failure, self.failure = self.failure, None
         self._sent_offset = None
         self.turn.change_child()
-        self.follow()
+        self.act_on_turn()
         assert self.get_next_child is not None
         try:
-            self._child = await self.get_next_child()
+            self.child = await self.get_next_child()
         except UsageError as error:  # the session has one transport, and that is used up
             raise failure or error from error
         self._time_limits.restart_silence()
@@ -561,8 +479,8 @@ class QueryRun(OwnedTask):
         work = partial(self._run_recording_failure, work)
         if self._tasks is not None:
             self._tasks.start_soon(work)
-        elif self._child is not None:
-            self._child.start_task(work)
+        elif self.child is not None:
+            self.child.start_task(work)
 
     async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -573,8 +491,8 @@ class QueryRun(OwnedTask):
     # The prompts.
 
     async def _write_prompts(self) -> None:
-        assert self._child is not None
-        opening = await self._child.open()
+        assert self.child is not None
+        opening = await self.child.take_opening()
         if isinstance(self._prompts, Sequence):
             ended_turns = self.turn.ended_turns
             for prompt in (*self._prompts, *self._steering):
@@ -584,42 +502,43 @@ class QueryRun(OwnedTask):
                 self._start_task(partial(self._withdraw_late, uuid, ended_turns))
         else:
             if opening:
-                await self._child.send(opening)
+                await self.child.send(opening)
             async with aclosing(self._prompts) as prompts:
                 async for prompt in prompts:
-                    if not self.turn.open:
+                    if not self.turn.open_prompts:
                         self._time_limits.restart_silence()
                     self.turn.give(prompt.uuid)
                     await self._send_prompt(prompt)
-        if self._child.invocation.initialize is None:
+        if self.child.invocation.initialize is None:
             self.turn.send(ARGV_PROMPT)
-            await self._child.transport.end_input()
+            await self.child.transport.end_input()
             self.turn.mark_written()
         self.turn.give_no_more()
-        self.follow()
+        self.act_on_turn()
 
     async def _send_prompt(self, prompt: PromptMessage, opening: bytes = b"") -> None:
-        assert self._child is not None
+        assert self.child is not None
         if self._sent_offset is None:
-            delivery = self._child.transport.delivery()
+            delivery = self.child.transport.delivery()
             self._sent_offset = None if delivery is None else delivery.accepted
         self.turn.send(prompt.uuid)
-        self.follow()
-        await self._child.send(opening + prompt.data)
+        self.act_on_turn()
+        await self.child.send(opening + prompt.data)
         self.turn.mark_written()
-        self.follow()
+        self.act_on_turn()
 
     # Silence, and the end.
 
     async def _watch_silence(self) -> None:
         turn = self.turn
         while turn.phase is not Phase.ENDED:
-            assert self._child is not None
-            if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open):
+            assert self.child is not None
+            if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open_prompts):
                 self._time_limits.restart_silence()  # we are the ones to send
-            silent_since = self._child.update_silence(in_background=turn.phase is Phase.IDLING)
+            self.child.note_work(in_background=turn.phase is Phase.IDLING)
+            silent_since = self.child.activity.last_activity
             check = self._time_limits.check_silence(
-                silent_since, anyio.current_time(), has_received=turn.was_heard, session_id=self.session_id
+                silent_since, anyio.current_time(), has_received=turn.has_output, session_id=self.session_id
             )
             if check is None:
                 return  # after the first message, nothing limits the silence
@@ -632,7 +551,7 @@ class QueryRun(OwnedTask):
             await anyio.sleep_until(check.next_check_at)
 
     def _on_end(self) -> None:
-        self.turn.fail(StopReason.CLOSED)
+        self.turn.fail()
         if self.failure is None and not self.turn.is_complete and not self.turn.is_interrupted:
             cause = "the query was closed" if self._stopped else "the event loop shut down"
             self.failure = SessionClosedError(f"{cause} before the result arrived")
@@ -643,7 +562,7 @@ class QueryRun(OwnedTask):
         self.buffer.end(None if self.turn.is_interrupted else self.failure)
         self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
-        self.follow()
+        self.act_on_turn()
 
 
 HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held back until the init message

@@ -56,7 +56,7 @@ class OwnedTask(ABC):
         self._started = anyio.Event()  # or failed to start
         self._finished = anyio.Event()
 
-    async def start(self) -> None:
+    async def wait_started(self) -> None:
         """Wait until it has started.
 
         Raises:

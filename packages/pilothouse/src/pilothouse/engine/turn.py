@@ -53,13 +53,11 @@ class Phase(Enum):
 
 
 class StopReason(Enum):
-    """Why a query stops before its answer is complete. Only an interrupt changes what happens."""
+    """Why a query stops before its answer is complete."""
 
     NONE = auto()
-    INTERRUPTED = auto()
-    TIMED_OUT = auto()
-    FAILED = auto()
-    CLOSED = auto()
+    INTERRUPTED = auto()  # somebody wanted that, or every prompt was cancelled: it ends without an error
+    FAILED = auto()  # anything else, such as a limit or a closed query; the error of the run says what
 
 
 class PromptState(Enum):
@@ -169,7 +167,7 @@ class QueryTurn:
     Args:
         prompts: the uuids of the prompts that are known from the start. A prompt in the arguments needs one, too.
         all_given: whether no further prompts come. Default True.
-        is_alone: whether the child serves this query only, so that every message belongs to it. Default False.
+        has_own_child: whether the child serves this query only, so that every message belongs to it. Default False.
         until_idle: whether the query lasts until background work has ended. Default False.
         has_middleware: whether somebody decides what follows the last result. Default False.
 
@@ -180,10 +178,10 @@ class QueryTurn:
             earlier ones, which are closed.
         all_given: whether no further prompts come.
         is_abandoned: whether nobody reads its messages any more.
-        was_heard: whether the CLI has said anything that may belong to the query.
+        has_output: whether the CLI has said anything that may belong to the query.
         ended_turns: how many turns of this query have ended. Who interrupts one waits until this grows.
         ended_in: the phase in which it ended early; None if it did not.
-        is_alone: whether the child serves this query only.
+        has_own_child: whether the child serves this query only.
         taken_in: how many turns had ended when the CLI took each prompt, for those that it has taken.
     """
 
@@ -192,7 +190,7 @@ class QueryTurn:
         prompts: Iterable[str] = (),
         *,
         all_given: bool = True,
-        is_alone: bool = False,
+        has_own_child: bool = False,
         until_idle: bool = False,
         has_middleware: bool = False,
     ) -> None:
@@ -201,11 +199,11 @@ class QueryTurn:
         self.prompts = dict.fromkeys(prompts, PromptState.GIVEN)
         self.all_given = all_given
         self.is_abandoned = False
-        self.was_heard = False
+        self.has_output = False
         self.ended_turns = 0
         self.ended_in: Phase | None = None
         self.taken_in: Mapping[str, int] = {}
-        self.is_alone = is_alone
+        self.has_own_child = has_own_child
         self._until_idle = until_idle
         self._has_middleware = has_middleware
         self._last_result = LastResult.NONE
@@ -214,7 +212,7 @@ class QueryTurn:
     # What is the case.
 
     @property
-    def open(self) -> list[str]:
+    def open_prompts(self) -> list[str]:
         """Prompts that are not closed, oldest first."""
         return [uuid for uuid, state in self.prompts.items() if state not in _CLOSED]
 
@@ -231,7 +229,7 @@ class QueryTurn:
     @property
     def is_sending(self) -> bool:
         """Whether a prompt is on its way to the CLI."""
-        return self.phase is Phase.SENDING or (self.phase is Phase.READY and bool(self.open))
+        return self.phase is Phase.SENDING or (self.phase is Phase.READY and bool(self.open_prompts))
 
     @property
     def has_begun(self) -> bool:
@@ -288,7 +286,7 @@ class QueryTurn:
         Args:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self.is_alone or self.owns_background:
+        if self.has_own_child or self.owns_background:
             return True
         return self.phase is Phase.ANSWERING or (not names_prompts and bool(self.at_cli))
 
@@ -300,17 +298,41 @@ class QueryTurn:
             is_woken: whether the CLI says that background work woke it.
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self.is_alone:
-            # After resuming an interrupted tool call, the CLI first sends a result of its own.
-            has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
-            return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open)
+        if self.has_own_child:
+            return True
         if not self.at_cli:
             return self.owns_background
-        if not set(names).isdisjoint(self.open):
+        if not set(names).isdisjoint(self.open_prompts):
             return True
         if is_woken:
             return self.owns_background
         return not names and (self.phase is Phase.ANSWERING or not names_prompts)
+
+    def counts_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
+        """Whether a result tells how a turn of this query ended. If so, call `add_result`; the arguments are as above.
+
+        It does if it belongs to the query, but for one: after resuming an interrupted tool call, the CLI first sends a
+        result of its own, which belongs to a query with a child of its own like everything else.
+        """
+        if not self.has_own_child:
+            return self.owns_result(names, is_woken=is_woken, names_prompts=names_prompts)
+        has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
+        return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open_prompts)
+
+    def keeps_result(self, names: Collection[str], *, is_woken: bool) -> bool:
+        """Whether a result becomes the result of the query: one of background work does so only if there is no other.
+
+        Args:
+            names: the prompts that it names.
+            is_woken: whether the CLI says that background work woke it.
+        """
+        is_answer = not is_woken or not set(names).isdisjoint(self.open_prompts)
+        return is_answer or self._last_result is LastResult.NONE
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether nothing is missing if its child ends now: the answer is complete, or nobody wants the rest."""
+        return self.is_complete or self.is_interrupted
 
     def is_running(self, *, child_in_turn: bool) -> bool:
         """Whether there is something that an interrupt would stop.
@@ -320,7 +342,7 @@ class QueryTurn:
         """
         if self.phase is Phase.ENDED:
             return False
-        is_idle = self.has_answer and not self.open and not (self.owns_background and child_in_turn)
+        is_idle = self.has_answer and not self.open_prompts and not (self.owns_background and child_in_turn)
         return self.phase is Phase.DECIDING or not is_idle
 
     # What the engine does.
@@ -379,7 +401,7 @@ class QueryTurn:
         """
         if self.phase is Phase.ENDED:
             return InterruptStep.NOTHING
-        if self.open:
+        if self.open_prompts:
             return InterruptStep.REQUEST if self.phase is Phase.ANSWERING else InterruptStep.WAIT
         return InterruptStep.REQUEST if self.owns_background and child_in_turn else InterruptStep.NOTHING
 
@@ -388,7 +410,7 @@ class QueryTurn:
 
         Not before: otherwise the next query could begin, and the interrupt would reach it.
         """
-        is_over = self.is_interrupted and self.has_answer and not self.open
+        is_over = self.is_interrupted and self.has_answer and not self.open_prompts
         if is_over and self.phase in (Phase.READY, Phase.SENDING, Phase.SENT, Phase.ANSWERING):
             self._end_turn()
 
@@ -428,15 +450,15 @@ class QueryTurn:
         if self.phase is Phase.IDLING:
             self._move(TurnEvent.END)
 
-    def abandon(self, reason: StopReason = StopReason.CLOSED) -> None:
+    def abandon(self) -> None:
         """Nobody reads the messages any more, but the CLI has to end its turn."""
         self.is_abandoned = True
-        self._stop_for(reason)
+        self._stop_for(StopReason.FAILED)
 
-    def fail(self, reason: StopReason = StopReason.FAILED) -> None:
+    def fail(self) -> None:
         """The query ends early. No effect after its end."""
         if self.phase is not Phase.ENDED:
-            self._stop_for(reason)
+            self._stop_for(StopReason.FAILED)
             self.ended_in = self.phase
             self._move(TurnEvent.FAIL)
 
@@ -448,14 +470,14 @@ class QueryTurn:
 
     # What the CLI says.
 
-    def hear(self, *, names_prompts: bool) -> None:
+    def note_message(self, *, names_prompts: bool) -> None:
         """A message came that is no result.
 
         Args:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self.is_alone:
-            self.was_heard = True
+        if self.has_own_child:
+            self.has_output = True
         if not names_prompts:
             self._begin()
 
@@ -471,7 +493,7 @@ class QueryTurn:
         if self.phase is Phase.ANSWERING and PromptState.ACCEPTED not in self.prompts.values():
             self._move(TurnEvent.TAKE_BACK_BEGIN)
 
-    def cancel(self, uuid: str) -> None:
+    def mark_cancelled(self, uuid: str) -> None:
         """The CLI has dropped a prompt. No effect if it has begun with that one, which gets a result."""
         if self.prompts.get(uuid) is not PromptState.PENDING:
             return
@@ -479,43 +501,41 @@ class QueryTurn:
         self._leave_cli()
         if uuid in self._optional:
             self._settle()
-        elif not self.open and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
+        elif not self.open_prompts and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
             self.stop = StopReason.INTERRUPTED
             self._end_turn()
 
-    def add_result(self, names: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> bool:
-        """A result came that belongs to this query. Returns whether it is the one to keep as the result of the query.
+    def add_result(self, names: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> None:
+        """A result came that counts; see `counts_result`.
 
         Args:
             names: the prompts that it names.
             is_woken: whether the CLI says that background work woke it.
             ignores_prompts: whether it says that the CLI will not begin with any prompt. Default False.
         """
-        waiting = self.open
+        waiting = self.open_prompts
         named = [uuid for uuid in waiting if uuid in names]
         is_answer = not is_woken or bool(named)
-        is_kept = is_answer or self._last_result is LastResult.NONE
         if is_answer:
             self._last_result = LastResult.REFUSAL if ignores_prompts else LastResult.ANSWER
-        elif is_kept:
+        elif self._last_result is LastResult.NONE:
             self._last_result = LastResult.REPORT
         if not is_answer and self.phase is not Phase.IDLING:
-            return is_kept
+            return
         had_accepted = PromptState.ACCEPTED in self.prompts.values()
         if is_answer:
             answered = named or waiting[:1]
             self.prompts.update(dict.fromkeys(answered, PromptState.ANSWERED))
             self._mark_taken(answered)
         self._end_turn(had_accepted=had_accepted)
-        return is_kept
 
     def end_stream(self) -> None:
         """The stream says that it is over, without a result: what came is the answer."""
         self._answer_all()
         self._end_turn()
 
-    def end_output(self, exit_code: int | None = None) -> bool:
-        """The query's own child has closed its output. Returns whether the query is over; otherwise that is an error.
+    def end_output(self, exit_code: int | None = None) -> None:
+        """The query's own child has closed its output. Unless the query `has_outcome` now, that is an error.
 
         Args:
             exit_code: how the child exited; None: not known yet.
@@ -523,17 +543,14 @@ class QueryTurn:
         if exit_code == 0 and self.has_answer and self.all_given and self.phase is not Phase.DECIDING:
             self._answer_all()  # the CLI has merged prompts into one turn, and is too old to name them
             self.mark_idle()
-        if not (self.is_complete or self.is_interrupted):
-            return False
-        if self.phase is not Phase.ENDED:
+        if self.has_outcome and self.phase is not Phase.ENDED:
             self._move(TurnEvent.END)
-        return True
 
     # Inside.
 
     @property
     def _is_answered(self) -> bool:
-        return self.all_given and bool(self.prompts) and not self.open
+        return self.all_given and bool(self.prompts) and not self.open_prompts
 
     def _stop_for(self, reason: StopReason) -> None:
         if self.stop is StopReason.NONE:
@@ -545,16 +562,16 @@ class QueryTurn:
     def _begin(self) -> None:
         if self.phase in (Phase.SENDING, Phase.SENT):
             self._move(TurnEvent.BEGIN)
-        self.was_heard |= self.phase is Phase.ANSWERING
+        self.has_output |= self.phase is Phase.ANSWERING
 
     def _answer_all(self) -> None:
-        self.prompts.update(dict.fromkeys(self.open, PromptState.ANSWERED))
+        self.prompts.update(dict.fromkeys(self.open_prompts, PromptState.ANSWERED))
 
     def _end_turn(self, *, had_accepted: bool = False) -> None:
         self.ended_turns += 1
         if self.phase is Phase.ENDED:
             return
-        if self.is_interrupted and (self.open or not self.all_given):
+        if self.is_interrupted and (self.open_prompts or not self.all_given):
             self.stop = StopReason.NONE
         if self.phase is Phase.ANSWERING and self.at_cli:
             if PromptState.ACCEPTED in self.prompts.values():
