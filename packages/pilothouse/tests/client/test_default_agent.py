@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_cli_processes import alive
+from process_checks import is_dead
 
 import pilothouse as ph
 from pilothouse import sync
@@ -113,7 +113,7 @@ async def test_the_cli_of_a_session_wins_over_the_configured_one(tmp_path: Path)
         async with ph.session(cli=own.path) as session:
             assert (await session.query("go")).text == "own"
             assert session.pid is not None
-            assert alive(session.pid)
+            assert not is_dead(session.pid)
         (file := tmp_path / "pilothouse.toml").write_text('cli = "/nowhere/claude"\n')
         ph.configure(file=file)
         assert (await ph.query("go", cli=own.path)).text == "own"

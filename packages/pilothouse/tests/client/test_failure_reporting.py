@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
-import anyio
 import pytest
 
 import pilothouse as ph
@@ -76,16 +74,6 @@ def test_messages_without_a_closing_one_are_no_success() -> None:
     assert ph.QueryResult(messages(frames.assistant("Hello"), {"type": "done"})).is_success
 
 
-def test_the_session_id_is_the_last_one() -> None:
-    after_clear = messages(
-        {"type": "conversation_reset", "session_id": "old", "new_conversation_id": "new"},
-        frames.init(session_id="new"),
-        frames.result("", session_id="new"),
-    )
-    assert ph.QueryResult(after_clear).session_id == "new"
-    assert ph.QueryResult(after_clear[:2]).session_id == "new"
-
-
 # Ways that give no result.
 
 
@@ -146,38 +134,6 @@ def test_the_last_event_of_a_success_has_no_error(fake: FakeCLI) -> None:
 
 
 # A web service.
-
-
-@asynccontextmanager
-async def get(app: Any) -> AsyncGenerator[list[dict[str, Any]]]:
-    """What an application sends in answer to a GET of "/"."""
-    sent: list[dict[str, Any]] = []
-
-    async def send(message: Any) -> None:
-        sent.append(dict(message))
-
-    async def receive() -> dict[str, Any]:
-        await anyio.sleep_forever()
-        return {}
-
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "asgi": {}}
-    with pytest.raises(ph.AuthenticationError):
-        await app(scope | {"asgi": {"spec_version": "2.4"}}, receive, send)
-    yield sent
-
-
-async def test_an_endpoint_that_streams_breaks_off_when_the_run_failed(fake: FakeCLI) -> None:
-    from starlette.applications import Starlette
-    from starlette.responses import StreamingResponse
-    from starlette.routing import Route
-
-    async def answer(_: Any) -> StreamingResponse:
-        return StreamingResponse(ph.query("go", cli=fake.path).text_stream())
-
-    failing(fake)
-    async with get(Starlette(routes=[Route("/", answer)])) as sent:
-        kinds = [(message["type"], message.get("more_body")) for message in sent]
-    assert ("http.response.body", False) not in kinds  # the server breaks the connection off
 
 
 # A query that is dropped without having been used.

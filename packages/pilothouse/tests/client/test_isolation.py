@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_cli_processes import ended, until
+from fake_cli_processes import ended
+from process_checks import until
 
 import pilothouse as ph
 from pilothouse.options.isolation import BUILT_IN_AGENTS, INHERITED_VARIABLES, inherit_variables, isolation_report

@@ -65,29 +65,6 @@ async def test_a_permission_comes_after_the_call_that_it_is_about(order: str) ->
     assert asked.id != ""
 
 
-async def test_an_unread_stream_holds_up_no_decision() -> None:
-    decided = anyio.Event()
-
-    async def decide(request: ph.PermissionRequest) -> bool:
-        decided.set()
-        return True
-
-    async def play(peer: ScriptPeer) -> None:
-        await peer.write(called())
-        await peer.ask(CALL)
-        await peer.finish()
-
-    async with ph.query("go", transport=ScriptedQuery(play).transport, can_use_tool=decide) as query:
-        events = query.events()
-        with anyio.fail_after(5):
-            await decided.wait()  # nothing was read
-            assert short([event async for event in events]) == [
-                "ToolCallStarted",
-                "PermissionAsked",
-                "PermissionSettled",
-            ]
-
-
 async def deny(request: Any) -> Any:
     return ph.Deny("no", interrupt=True)
 

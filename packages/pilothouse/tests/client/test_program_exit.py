@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 
 import pytest
-from fake_cli_processes import DEADLINE, eventually, running
+from fake_cli_processes import running
+from process_checks import eventually
+from sync_fixtures import Program
 
-from pilothouse_testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-@pytest.fixture
-def hanging(fake: FakeCLI) -> FakeCLI:
-    """Says a little and then waits for ever, with a grandchild."""
-    fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
-    return fake
-
-
-HEAD = """
-import asyncio, os, signal, sys, threading
-import pilothouse as ph
-fake = os.environ["FAKE"]
-"""
-
-
-class Program:
-    """A program in a process of its own, strict about warnings."""
-
-    def __init__(self, text: str, fake: FakeCLI) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + textwrap.dedent(text)],
-            env={**os.environ, "FAKE": fake.path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_for(self, word: str) -> None:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.strip() == word, self.process.communicate()
-
-    def end(self) -> tuple[int, str, str]:
-        try:
-            out, err = self.process.communicate(timeout=DEADLINE)
-        except BaseException:
-            self.process.kill()
-            self.process.communicate()
-            raise
-        # asyncio's debug mode tells of every first import that takes long.
-        kept = [line for line in err.splitlines(keepends=True) if not line.startswith("Executing <")]
-        return self.process.returncode, out, "".join(kept)
+def start(text: str, fake: FakeCLI) -> Program:
+    return Program("import pilothouse as ph\n" + textwrap.dedent(text), fake)
 
 
 CLOSED_LOOP = """
@@ -76,7 +37,7 @@ print("closed", flush=True)
 
 
 def test_a_loop_that_is_closed_under_a_query_ends_the_child_before_the_program_ends(hanging: FakeCLI) -> None:
-    program = Program(f"{CLOSED_LOOP}\nsignal.pause()", hanging)
+    program = start(f"{CLOSED_LOOP}\nsignal.pause()", hanging)
     program.wait_for("closed")
     eventually(lambda: not running(hanging))
     program.process.kill()
@@ -84,7 +45,7 @@ def test_a_loop_that_is_closed_under_a_query_ends_the_child_before_the_program_e
 
 
 def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> None:
-    program = Program(CLOSED_LOOP, hanging)
+    program = start(CLOSED_LOOP, hanging)
     code, out, err = program.end()
     assert (code, out) == (0, "closed\n"), err
     eventually(lambda: not running(hanging))
@@ -97,7 +58,7 @@ def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> No
 
 def test_the_program_ends_with_the_first_message_of_a_child_that_was_fast(hanging: FakeCLI) -> None:
     """The shell that ends the child is started beside it. On a busy machine that may take longer than the message."""
-    program = Program(
+    program = start(
         """
         import time
         from pilothouse.transports.watchdog import Watchdog
@@ -121,7 +82,7 @@ def test_the_program_ends_with_the_first_message_of_a_child_that_was_fast(hangin
 @pytest.mark.parametrize("how", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_program_ends_in_the_middle(hanging: FakeCLI, how: str, backend: str) -> None:
-    program = Program(
+    program = start(
         f"""
         import anyio
         async def main():
@@ -165,7 +126,7 @@ def test_ctrl_c(hanging: FakeCLI, place: str, backend: str) -> None:
     }
     text = "import anyio\ndef told():\n    print('ready', flush=True)\nasync def main():\n"
     text += textwrap.indent(textwrap.dedent(uses[place]), "    ") + f"\nanyio.run(main, backend={backend!r})\n"
-    program = Program(text, hanging)
+    program = start(text, hanging)
     program.wait_for("ready")
     began = time.monotonic()
     program.process.send_signal(signal.SIGINT)
@@ -180,7 +141,7 @@ def test_ctrl_c(hanging: FakeCLI, place: str, backend: str) -> None:
 
 @pytest.mark.requirement("G10")
 def test_the_program_is_killed(hanging: FakeCLI) -> None:
-    program = Program(
+    program = start(
         """
         async def main():
             async for message in ph.query("go", cli=fake):
@@ -198,7 +159,7 @@ def test_the_program_is_killed(hanging: FakeCLI) -> None:
 
 
 def test_a_daemon_thread_and_its_query_end_with_the_program(hanging: FakeCLI) -> None:
-    program = Program(
+    program = start(
         """
         ready = threading.Event()
         async def main():
@@ -218,7 +179,7 @@ def test_a_daemon_thread_and_its_query_end_with_the_program(hanging: FakeCLI) ->
 
 def test_a_finished_program_is_silent(fake: FakeCLI) -> None:
     fake.text("Hello").forever()
-    program = Program(
+    program = start(
         """
         async def main():
             print((await ph.query("go", cli=fake)).text)

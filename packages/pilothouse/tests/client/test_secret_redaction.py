@@ -236,39 +236,6 @@ def test_a_wrong_value_is_not_kept_in_our_frames(call: Any) -> None:
     clean(error_text(caught.value), "the error")
 
 
-@pytest.mark.requirement("E76", "E45")
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"api_key": [KEYS["api"]]},
-        {"api_key": f"{KEYS['api']}\0"},
-        {"env": {"A": [KEYS["env"]]}},
-        {"env": [KEYS["env"]]},
-        {"env": KEYS["env"]},
-        {"env": {"TOKEN": f"{KEYS['env']}\0"}},
-        {"mcp_servers": {"a": {"command": "x", "env": {"T": [KEYS["server-env"]]}}}},
-        {"mcp_servers": {"a": {"command": "x", "env": KEYS["server-env"]}}},
-        {"mcp_servers": {"a": {"type": "http", "url": "u", "headers": [KEYS["server-header"]]}}},
-        {"settings": {"env": {"TOKEN": KEYS["settings"], "OTHER": object()}}},
-        {"mcp_servers": {"a": {"type": "http", "headers": {"A": KEYS["server-header"]}}}},
-    ],
-)
-def test_errors_about_options_show_no_key(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ph.OptionsError) as caught:
-        ph.Options(**wrong)
-    clean(str(caught.value) + repr(caught.value), "the error")
-
-
-@pytest.mark.requirement("E76")
-def test_variables_that_cannot_be_read_show_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, key in (("PILOTHOUSE_ENV", "env"), ("PILOTHOUSE_SETTINGS", "settings")):
-        with monkeypatch.context() as patch:
-            patch.setenv(variable, '{"TOKEN": "' + KEYS[key] + '"')
-            with pytest.raises(ph.OptionsError) as caught:
-                _ = ph.Agent().options
-        clean(caught.value, variable)
-
-
 async def failing(options: ph.Options, *, session: bool = False) -> BaseException:
     """The error of a run that fails, with all that stands around it."""
     agent = ph.Agent(options)

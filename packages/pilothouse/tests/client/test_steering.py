@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -79,6 +79,15 @@ async def begun(query: ph.Query[Any]) -> None:
     await anext(aiter(query))
 
 
+@asynccontextmanager
+async def steered(script: Script, *, if_late: Any = "return", **settings: Any) -> AsyncGenerator[Any]:
+    """A query whose turn has begun, and words for it."""
+    with anyio.fail_after(10):
+        async with ask(script, **settings) as query:
+            await begun(query)
+            yield query, await query.steer("words", if_late=if_late)
+
+
 @pytest.mark.parametrize("is_dropped", [True, False])
 async def test_late_words_are_returned_unless_the_cli_has_begun(is_dropped: bool) -> None:
     async def script(cli: Cli) -> None:
@@ -94,12 +103,9 @@ async def test_late_words_are_returned_unless_the_cli_has_begun(is_dropped: bool
         await cli.say(words, "started")
         await cli.result("two", words)
 
-    with anyio.fail_after(10):
-        async with ask(script) as query:
-            await begun(query)
-            steering = await query.steer("words", if_late="return")
-            assert await steering.outcome() == ("returned" if is_dropped else "next_turn")
-            result = await query.result()
+    async with steered(script) as (query, steering):
+        assert await steering.outcome() == ("returned" if is_dropped else "next_turn")
+        result = await query.result()
     assert result.outcome == "success"
     assert result.text == ("one" if is_dropped else "two")
 
@@ -117,22 +123,19 @@ async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
         asked.append((await cli.request())["subtype"])
         await cli.result("", first, **STOPPED)
 
-    with anyio.fail_after(10):
-        async with ask(script) as query:
-            await begun(query)
-            steering = await query.steer("words", if_late="return")
-            await arrived.wait()
-            await query.interrupt()
-            assert await steering.outcome() == "returned"
-            assert (await query.result()).outcome == "interrupted"
+    async with steered(script) as (query, steering):
+        await arrived.wait()
+        await query.interrupt()
+        assert await steering.outcome() == "returned"
+        assert (await query.result()).outcome == "interrupted"
     assert asked == ["cancel_async_message", "interrupt"]
 
 
-@pytest.mark.parametrize("control_timeout", [60.0, 0.05])
+@pytest.mark.parametrize(("withdraw_seconds", "control_timeout"), [(0.1, 60.0), (60.0, 0.4)])
 async def test_an_interrupt_waits_briefly_for_words_to_come_back(
-    control_timeout: float, monkeypatch: pytest.MonkeyPatch
+    withdraw_seconds: float, control_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupt, "WITHDRAW_SECONDS", 0.1)
+    monkeypatch.setattr(interrupt, "WITHDRAW_SECONDS", withdraw_seconds)
     asked: list[str] = []
     arrived = anyio.Event()
 
@@ -149,13 +152,10 @@ async def test_an_interrupt_waits_briefly_for_words_to_come_back(
         await cli.result("", first, **STOPPED)
         await cli.say(words, "cancelled")
 
-    with anyio.fail_after(10):
-        async with ask(script, control_timeout=control_timeout) as query:
-            await begun(query)
-            steering = await query.steer("words", if_late="return")
-            await arrived.wait()
-            await query.interrupt()
-            assert await steering.outcome() == "returned"
+    async with steered(script, control_timeout=control_timeout) as (query, steering):
+        await arrived.wait()
+        await query.interrupt()
+        assert await steering.outcome() == "returned"
     assert asked[:2] == ["cancel_async_message", "interrupt"]
 
 
@@ -178,14 +178,11 @@ async def test_no_interrupt_is_sent_when_the_turn_has_ended_meanwhile() -> None:
                 asked.append(frame["request"]["subtype"])
                 await cli.peer.write(frames.control_response(frame["request_id"], {}))
 
-    with anyio.fail_after(10):
-        async with ask(script) as query:
-            await begun(query)
-            steering = await query.steer("words", if_late="return")
-            await arrived.wait()
-            await query.interrupt()
-            assert await steering.outcome() == "returned"
-            assert (await query.result()).text == "one"
+    async with steered(script) as (query, steering):
+        await arrived.wait()
+        await query.interrupt()
+        assert await steering.outcome() == "returned"
+        assert (await query.result()).text == "one"
     assert "interrupt" not in asked
 
 
@@ -197,12 +194,9 @@ async def test_late_words_become_the_next_turn() -> None:
         await cli.say(words, "started")
         await cli.result("two", words)
 
-    with anyio.fail_after(10):
-        async with ask(script) as query:
-            await begun(query)
-            steering = await query.steer("words")
-            assert (await query.result()).text == "two"
-            assert await steering.outcome() == "next_turn"
+    async with steered(script, if_late="ask") as (query, steering):
+        assert (await query.result()).text == "two"
+        assert await steering.outcome() == "next_turn"
 
 
 async def test_a_cli_that_names_no_prompts_takes_them_with_its_result() -> None:
@@ -215,12 +209,9 @@ async def test_a_cli_that_names_no_prompts_takes_them_with_its_result() -> None:
         words = await cli.peer.read_frame()
         await cli.result("both", first, words)
 
-    with anyio.fail_after(10):
-        async with ask(script) as query:
-            await begun(query)
-            steering = await query.steer("words")
-            assert await steering.outcome() == "taken"
-            assert (await query.result()).text == "both"
+    async with steered(script, if_late="ask") as (query, steering):
+        assert await steering.outcome() == "taken"
+        assert (await query.result()).text == "both"
 
 
 async def test_words_before_the_first_prompt_come_after_it() -> None:
@@ -319,12 +310,9 @@ async def test_a_cli_that_cannot_return_late_words_goes_on_with_them() -> None:
         await cli.say(words, "started")
         await cli.result("two", words)
 
-    with anyio.fail_after(10):
-        async with ask(script) as query:
-            await begun(query)
-            steering = await query.steer("words", if_late="return")
-            assert await steering.outcome() == "next_turn"
-            assert (await query.result()).text == "two"
+    async with steered(script) as (query, steering):
+        assert await steering.outcome() == "next_turn"
+        assert (await query.result()).text == "two"
 
 
 async def work_beyond_the_budget(cli: Cli, first: Any) -> Any:
@@ -413,10 +401,7 @@ async def test_late_words_that_the_cli_takes_in_silence_are_answered(caplog: Any
         await anyio.sleep(0.3)
         await cli.result("two", words)
 
-    with anyio.fail_after(10):
-        async with ask(script, control_timeout=0.2) as query:
-            await begun(query)
-            steering = await query.steer("words", if_late="return")
-            assert (await query.result()).text == "two"
-            assert await steering.outcome() == "next_turn"
+    async with steered(script, control_timeout=0.2) as (query, steering):
+        assert (await query.result()).text == "two"
+        assert await steering.outcome() == "next_turn"
     assert not [record for record in caplog.records if record.name == "pilothouse.engine"]

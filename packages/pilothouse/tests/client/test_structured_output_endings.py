@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_cli_processes import DEADLINE, until
 from output_examples import GOOD, WRONG, Invoice, answer, fake_turns, result_of
+from process_checks import DEADLINE, until
 
 import pilothouse as ph
 from pilothouse.client.result import QueryResult

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,7 +20,8 @@ pytestmark = pytest.mark.anyio
 class Echo:
     """A peer that answers with the prompt. It derives from nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str = "it") -> None:
+        self.place = place
         self.said = bytearray()
         self.spoke = anyio.Event()
         self.calls: list[str] = []
@@ -57,7 +60,7 @@ class Echo:
         self.calls.append("close")
 
     def health(self) -> Health:
-        return Health("healthy")
+        return Health("degraded", f"{self.place} is slow")
 
 
 class WithAll(Echo):
@@ -82,9 +85,24 @@ async def test_an_object_with_the_methods_of_a_transport_is_one(made: type[Echo]
     assert ("serve" in transport.calls) == (made is WithAll)
 
 
-async def test_a_class_is_called() -> None:
-    async with ph.session(transport=Echo) as session:
+@pytest.mark.requirement("E32", "E36", "E38", "R37")
+async def test_a_class_with_its_configuration_carries_sessions() -> None:
+    agent = ph.Agent(transport=partial(Echo, place="the harbour"))
+    async with agent.session() as session, agent.session() as other:
         assert [(await session.query(text)).text for text in ("one", "two")] == ["one", "two"]
+        assert (await other.query("three")).text == "three"
+        assert session.health() == other.health() == Health("degraded", "the harbour is slow")
+        assert session.pid is None
+        await session.set_model("haiku")
+    with pytest.raises(ph.OptionsError, match="option 'transport': expected a Transport"):
+        ph.Agent(transport="local")
+
+
+@pytest.mark.requirement("E32")
+def test_the_contract_is_small_and_written_down() -> None:
+    abstract = {name for name in vars(ph.Transport) if getattr(vars(ph.Transport)[name], "__isabstractmethod__", False)}
+    assert {"start", "send", "receive", "end_input", "close", "health"} <= abstract
+    assert all(inspect.getdoc(getattr(ph.Transport, name)) for name in abstract)
 
 
 class Half:

@@ -258,93 +258,76 @@ def test_each_option_goes_where_it_should_and_nowhere_else(name: str, value: Any
     assert options.to_env() == expected.env
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param({"system_prompt": "-X"}, flag("--system-prompt=-X"), id="prompt"),
-        pytest.param({"system_prompt": ""}, flag("--system-prompt="), id="empty-prompt"),
-        pytest.param(
-            {"system_prompt": {"type": "custom", "prompt": "X", "snapshot": True}},
-            flag("--system-prompt=X", "--system-prompt-snapshot=on"),
-            id="custom",
+OTHER_FORMS: dict[str, tuple[dict[str, Any], Rendered]] = {
+    "prompt": ({"system_prompt": "-X"}, flag("--system-prompt=-X")),
+    "empty-prompt": ({"system_prompt": ""}, flag("--system-prompt=")),
+    "custom": (
+        {"system_prompt": {"type": "custom", "prompt": "X", "snapshot": True}},
+        flag("--system-prompt=X", "--system-prompt-snapshot=on"),
+    ),
+    "blocks": ({"system_prompt": ["X", "Y"]}, Rendered(initialize={"systemPrompt": ["X", "Y"]})),
+    "file": ({"system_prompt": {"type": "file", "path": "~/p.md"}}, flag(f"--system-prompt-file={HOME}/p.md")),
+    "preset": ({"system_prompt": {"type": "preset", "preset": "claude_code"}}, Rendered()),
+    "preset-in-camel-case": (
+        {"system_prompt": {"type": "preset", "excludeDynamicSections": True}},
+        flag("--exclude-dynamic-system-prompt-sections"),
+    ),
+    "adaptive": ({"thinking": "adaptive"}, flag("--thinking=adaptive")),
+    "disabled": ({"thinking": "disabled"}, flag("--thinking=disabled")),
+    "enabled": ({"thinking": {"type": "enabled"}}, flag("--thinking=enabled")),
+    "display": (
+        {"thinking": {"type": "adaptive", "display": "omitted"}},
+        flag("--thinking=adaptive", "--thinking-display=omitted"),
+    ),
+    "no-tools": ({"tools": []}, flag("--tools=")),
+    "preset-tools": ({"tools": {"type": "preset", "preset": "claude_code"}}, flag("--tools=default")),
+    "one-fallback": ({"fallback_model": "sonnet"}, flag("--fallback-model=sonnet")),
+    "small-budget": ({"max_budget_usd": 0.001}, flag("--max-budget-usd=0.001")),
+    "fork": ({"resume": "id", "fork_session": True}, flag("--resume=id", "--fork-session")),
+    "resume-at": (
+        {"resume": "id", "resume_session_at": "u", "resume_drops_turn": "v"},
+        flag("--resume=id", "--resume-session-at=u", "--resume-drops-turn=v"),
+    ),
+    "fork-id": (
+        {"resume": "id", "fork_session": True, "session_id": UUID},
+        flag("--resume=id", "--fork-session", f"--session-id={UUID}"),
+    ),
+    "debug": ({"debug": True}, flag("--debug")),
+    "off": ({"debug": False, "bare": False, "persist_session": True}, Rendered()),
+    "off-in-handshake": ({"agent_progress_summaries": False}, Rendered()),
+    "all-skills": (
+        {"skills": "all", "allowed_tools": ["Read", "Skill"], "setting_sources": []},
+        flag("--allowedTools=Read,Skill", "--setting-sources="),
+    ),
+    "some-skills": (
+        {"skills": ["a", "b"], "allowed_tools": ["Skill(b)"]},
+        Rendered(
+            ["--allowedTools=Skill(b),Skill(a)", "--setting-sources=user,project"], initialize={"skills": ["a", "b"]}
         ),
-        pytest.param({"system_prompt": ["X", "Y"]}, Rendered(initialize={"systemPrompt": ["X", "Y"]}), id="blocks"),
-        pytest.param(
-            {"system_prompt": {"type": "file", "path": "~/p.md"}}, flag(f"--system-prompt-file={HOME}/p.md"), id="file"
-        ),
-        pytest.param({"system_prompt": {"type": "preset", "preset": "claude_code"}}, Rendered(), id="preset"),
-        pytest.param(
-            {"system_prompt": {"type": "preset", "excludeDynamicSections": True}},
-            flag("--exclude-dynamic-system-prompt-sections"),
-            id="preset-in-camel-case",
-        ),
-        pytest.param({"thinking": "adaptive"}, flag("--thinking=adaptive"), id="adaptive"),
-        pytest.param({"thinking": "disabled"}, flag("--thinking=disabled"), id="disabled"),
-        pytest.param({"thinking": {"type": "enabled"}}, flag("--thinking=enabled"), id="enabled"),
-        pytest.param(
-            {"thinking": {"type": "adaptive", "display": "omitted"}},
-            flag("--thinking=adaptive", "--thinking-display=omitted"),
-            id="display",
-        ),
-        pytest.param({"tools": []}, flag("--tools="), id="no-tools"),
-        pytest.param(
-            {"tools": {"type": "preset", "preset": "claude_code"}}, flag("--tools=default"), id="preset-tools"
-        ),
-        pytest.param({"fallback_model": "sonnet"}, flag("--fallback-model=sonnet"), id="one-fallback"),
-        pytest.param({"max_budget_usd": 0.001}, flag("--max-budget-usd=0.001"), id="small-budget"),
-        pytest.param({"resume": "id", "fork_session": True}, flag("--resume=id", "--fork-session"), id="fork"),
-        pytest.param(
-            {"resume": "id", "resume_session_at": "u", "resume_drops_turn": "v"},
-            flag("--resume=id", "--resume-session-at=u", "--resume-drops-turn=v"),
-            id="resume-at",
-        ),
-        pytest.param(
-            {"resume": "id", "fork_session": True, "session_id": UUID},
-            flag("--resume=id", "--fork-session", f"--session-id={UUID}"),
-            id="fork-id",
-        ),
-        pytest.param({"debug": True}, flag("--debug"), id="debug"),
-        pytest.param({"debug": False, "bare": False, "persist_session": True}, Rendered(), id="off"),
-        pytest.param({"agent_progress_summaries": False}, Rendered(), id="off-in-handshake"),
-        pytest.param(
-            {"skills": "all", "allowed_tools": ["Read", "Skill"], "setting_sources": []},
-            flag("--allowedTools=Read,Skill", "--setting-sources="),
-            id="all-skills",
-        ),
-        pytest.param(
-            {"skills": ["a", "b"], "allowed_tools": ["Skill(b)"]},
-            Rendered(
-                ["--allowedTools=Skill(b),Skill(a)", "--setting-sources=user,project"],
-                initialize={"skills": ["a", "b"]},
-            ),
-            id="some-skills",
-        ),
-        pytest.param(
-            {"sandbox": {"enabled": True, "network": {"allowed_domains": ["x"]}}, "settings": '{"a": 1}'},
-            Rendered(files={"settings": {"a": 1, "sandbox": {"enabled": True, "network": {"allowedDomains": ["x"]}}}}),
-            id="sandbox-in-settings",
-        ),
-        pytest.param(
-            {"skills": []}, Rendered(["--setting-sources=user,project"], initialize={"skills": []}), id="no-skills"
-        ),
-        pytest.param({"settings": "/etc/s.json"}, flag("--settings=/etc/s.json"), id="settings-path"),
-        pytest.param(
-            {"mcp_servers": {"mcpServers": {"a": {"command": "x"}}}},
-            Rendered(files={"mcp-config": {"mcpServers": {"a": {"command": "x"}}}}),
-            id="wrapped-servers",
-        ),
-        pytest.param({"mcp_servers": {}}, Rendered(files={"mcp-config": {"mcpServers": {}}}), id="no-servers"),
-        pytest.param({"mcp_servers": {"mine": object()}}, ADDS_NOTHING, id="servers-of-this-process"),
-        pytest.param(
-            {"mcp_servers": {"mine": object(), "a": {"command": "x"}}},
-            Rendered(files={"mcp-config": {"mcpServers": {"a": {"command": "x"}}}}),
-            id="servers-of-both-kinds",
-        ),
-        pytest.param({"mcp_servers": "~/m.json"}, flag(f"--mcp-config={HOME}/m.json"), id="servers-path"),
-        pytest.param({"extra_args": {"x": "-y"}}, flag("--x=-y"), id="extra-dash"),
-        pytest.param({"disallowed_tools": {"b", "a"}}, flag("--disallowedTools=a,b"), id="a-set-has-an-order"),
-    ],
-)
+    ),
+    "sandbox-in-settings": (
+        {"sandbox": {"enabled": True, "network": {"allowed_domains": ["x"]}}, "settings": '{"a": 1}'},
+        Rendered(files={"settings": {"a": 1, "sandbox": {"enabled": True, "network": {"allowedDomains": ["x"]}}}}),
+    ),
+    "no-skills": ({"skills": []}, Rendered(["--setting-sources=user,project"], initialize={"skills": []})),
+    "settings-path": ({"settings": "/etc/s.json"}, flag("--settings=/etc/s.json")),
+    "wrapped-servers": (
+        {"mcp_servers": {"mcpServers": {"a": {"command": "x"}}}},
+        Rendered(files={"mcp-config": {"mcpServers": {"a": {"command": "x"}}}}),
+    ),
+    "no-servers": ({"mcp_servers": {}}, Rendered(files={"mcp-config": {"mcpServers": {}}})),
+    "servers-of-this-process": ({"mcp_servers": {"mine": object()}}, ADDS_NOTHING),
+    "servers-of-both-kinds": (
+        {"mcp_servers": {"mine": object(), "a": {"command": "x"}}},
+        Rendered(files={"mcp-config": {"mcpServers": {"a": {"command": "x"}}}}),
+    ),
+    "servers-path": ({"mcp_servers": "~/m.json"}, flag(f"--mcp-config={HOME}/m.json")),
+    "extra-dash": ({"extra_args": {"x": "-y"}}, flag("--x=-y")),
+    "a-set-has-an-order": ({"disallowed_tools": {"b", "a"}}, flag("--disallowedTools=a,b")),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), OTHER_FORMS.values(), ids=OTHER_FORMS)
 @pytest.mark.requirement("E12", "E77", "L7", "L11", "S27")
 def test_other_forms_of_values(settings: dict[str, Any], expected: Rendered) -> None:
     assert rendered(Options(**settings)) == expected

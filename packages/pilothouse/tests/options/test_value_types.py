@@ -125,7 +125,12 @@ def test_secrets_are_never_shown() -> None:
     assert "hush" not in repr(options)
     wrong: list[dict[str, Any]] = [
         {"env": {"MY_TOKEN": 5, "OTHER": "hush-hush"}},
+        {"env": {"MY_TOKEN": "hush\0"}},
+        {"env": ["hush"]},
+        {"env": "hush"},
         {"api_key": ["hush"]},
+        {"api_key": "hush\0"},
+        {"settings": {"env": {"MY_TOKEN": "hush", "OTHER": object()}}},
         {"mcp_servers": {"db": {"type": "http", "url": "x", "headers": {"A": "hush", "B": 5}}}},
         {"mcp_servers": {"db": {"type": "http", "url": "x", "headers": ["hush"]}}},
         {"mcp_servers": {"db": {"env": {"A": "hush"}}}},

@@ -15,7 +15,7 @@ from pilothouse.permissions.dispatcher import (
     ElicitationDispatcher,
     PermissionDispatcher,
 )
-from pilothouse.permissions.requests import FAILED_MESSAGE
+from pilothouse.permissions.requests import FAILED_MESSAGE, InvalidAnswerError, parse_decision
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +72,12 @@ async def test_what_is_no_decision_denies_and_is_logged(returned: Any, caplog: A
     assert await PermissionDispatcher(lambda request: returned).handle(BASH) == REFUSED
     assert await PermissionDispatcher(confirm=lambda prompt, request: returned).handle(BASH) == REFUSED
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("kind", [Allow, Deny])
+def test_the_error_about_a_class_says_to_call_it(kind: type) -> None:
+    with pytest.raises(InvalidAnswerError, match=rf"decide returned the class {kind.__name__}; call it: return"):
+        parse_decision(kind, "decide")
 
 
 async def test_an_input_that_contains_itself_denies() -> None:

@@ -215,21 +215,6 @@ def test_nothing_can_be_sent_after_an_end_and_nothing_read_after_the_output(end:
             connection.feed(b"")
 
 
-def test_after_the_input_ended_nothing_is_sent_but_answers_still_arrive() -> None:
-    connection = Connection()
-    first, _ = connection.request("a")
-    second, _ = connection.request("b")
-    connection.feed(wire(ask("q")))
-    connection.end_input()
-    connection.end_input()
-    assert connection.respond("q", {}) == b""
-    assert connection.cancel_request(second) == b""
-    drain(connection)
-    connection.feed(wire(success(first)))
-    assert drain(connection) == [ResponseReceived(first, "a", {})]
-    assert not connection.pending
-
-
 @pytest.mark.requirement("G34")
 def test_the_end_of_output_takes_an_unterminated_last_line() -> None:
     connection = Connection()

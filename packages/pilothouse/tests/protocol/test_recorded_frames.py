@@ -10,14 +10,10 @@ import pytest
 from pilothouse.messages import Message
 from pilothouse.protocol import (
     Connection,
-    ErrorReceived,
     InvalidFrame,
     LineTooLong,
     NonJsonLine,
     OutputEnd,
-    RequestCancelled,
-    RequestReceived,
-    ResponseReceived,
 )
 
 CONTROL = {"control_request", "control_response", "control_cancel_request", "keep_alive"}
@@ -110,47 +106,3 @@ def test_every_recording_survives_noise_between_its_lines(recordings: dict[str, 
         _, again, end = play(pieces(data, DEFAULT_CHUNK))
         assert [message.raw_line for message in again] == [message.raw_line for message in messages], name
         assert end.fragment == b'{"type":"assist', name
-
-
-@pytest.mark.requirement("R9", "R10", "G17", "G30")
-def test_recorded_dialogues_pair_up_question_and_answer(recordings: dict[str, Any]) -> None:
-    """Our side asks with the recorded ids' order; the recorded answers are matched by id."""
-    dialogues = 0
-    for name, recording in recordings.items():
-        answers = [
-            json.loads(line)["response"]
-            for line, kind in zip(recording.lines, recording.kinds, strict=True)
-            if kind == "control_response"
-        ]
-        if not answers:
-            continue
-        connection = Connection()
-        renamed: dict[str, str] = {}
-        for response in answers:
-            renamed.setdefault(response["request_id"], connection.request("recorded")[0])
-        data = recording.wire
-        for old, new in renamed.items():
-            data = data.replace(json.dumps(old).encode(), json.dumps(new).encode())
-        connection.feed(data)
-        got = [event for event in connection.events if isinstance(event, ResponseReceived | ErrorReceived)]
-        expected: dict[str, dict[str, Any]] = {}
-        for response in answers:
-            expected.setdefault(renamed[response["request_id"]], response)
-        assert [event.request_id for event in got] == list(expected), name
-        for event in got:
-            response = expected[event.request_id]
-            if isinstance(event, ResponseReceived):
-                assert event.payload == response.get("response", {}), name
-            else:
-                assert (event.error, event.code) == (response["error"], response.get("error_code")), name
-        assert not connection.pending, name
-        dialogues += len(got)
-    assert dialogues > 80
-
-
-def test_a_recorded_withdrawal_is_seen(recordings: dict[str, Any]) -> None:
-    connection, _, _ = play([recordings["15_hook_timeout"].wire])
-    asked = [event.request_id for event in connection.events if isinstance(event, RequestReceived)]
-    taken_back = [event.request_id for event in connection.events if isinstance(event, RequestCancelled)]
-    assert len(taken_back) == 1
-    assert taken_back[0] in asked

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -153,21 +152,6 @@ def test_a_left_archive_that_is_not_the_pinned_one_is_dropped(installation: Mana
     assert installation.files() == installed(installation)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_killed_again_and_again(installation: ManagedInstallation) -> None:
-    for stage in ("download", "verify", "extract", "verify"):
-        installation.npm("hang" if stage == "download" else "ok")
-        with in_child(installation, stage) as killed:
-            assert killed.stdout is not None
-            assert killed.stdout.readline() == f"{stage}\n"
-            killed.send_signal(signal.SIGKILL)
-            killed.communicate()
-        assert managed_cli(hashing=True) is None, "nothing that is half there counts"
-    with in_child(installation) as last:
-        assert last.communicate(timeout=20)[0].strip() == str(installation.path)
-    assert installation.files() == installed(installation)
-
-
 # --- prune and uninstall
 
 
@@ -254,28 +238,6 @@ def test_a_waiter_recreates_a_removed_directory(installation: ManagedInstallatio
 
 
 # --- a cache that is full or read-only
-
-
-@pytest.fixture
-def small_disk(installation: ManagedInstallation) -> Iterator[Path]:
-    """A file system of 2 MB in place of the cache; only root can make one."""
-    installation.cache.mkdir()
-    made = shutil.which("mount", path=os.defpath + ":/sbin") if sys.platform == "linux" else None
-    options = ["-t", "tmpfs", "-o", "size=2m", "tmpfs", str(installation.cache)]
-    if made is None or subprocess.run([made, *options], capture_output=True).returncode != 0:
-        pytest.skip("cannot mount a file system here")
-    yield installation.cache
-    subprocess.run([made.replace("mount", "umount"), str(installation.cache)], check=True)
-
-
-def test_a_read_only_disk(installation: ManagedInstallation, small_disk: Path) -> None:
-    mount = shutil.which("mount", path=os.defpath + ":/sbin")
-    assert mount is not None
-    subprocess.run([mount, "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(ProvisionError, match=r"Read-only file system.*PILOTHOUSE_CACHE"):
-        install_cli()
-    assert (installation.runs(), installation.files()) == ([], set())
-    assert uninstall_cli() == []
 
 
 # --- the clients

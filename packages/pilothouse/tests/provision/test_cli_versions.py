@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.server
 import io
 import json
-import os
 import shutil
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ import msgspec
 import pytest
 from cli_bodies import BODIES
 from cli_versions import BINARY, SDK, SURFACE, WHEEL_PLATFORMS, CanaryResult, compare, describe_unknown, read_report
+from npm_registry import Registry, serve_registry
 
 from pilothouse.errors import ProvisionError
 from pilothouse.messages import decode
@@ -92,67 +90,17 @@ def make_sdk(version: str, types: str = TYPES, **changes: Any) -> bytes:
     })  # fmt: skip
 
 
-class Registry:
-    """An npm registry on loopback. `packages` holds archives by name and version."""
-
-    def __init__(self) -> None:
-        self.packages: dict[str, dict[str, bytes]] = {}
-        self.asked: list[str] = []
-
-    def answer(self, path: str, url: str) -> bytes | None:
-        self.asked.append(path)
-        name, _, file = path.strip("/").replace("%2f", "/").replace("%2F", "/").partition("/-/")
-        archives = self.packages.get(name)
-        if archives is None:
-            return None
-        if file:
-            return archives[file.removesuffix(".tgz")]
-        versions = {
-            version: {
-                "name": name,
-                "version": version,
-                "dist": {
-                    "tarball": f"{url}/{name}/-/{version}.tgz",
-                    "integrity": "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode(),
-                },
-            }
-            for version, data in archives.items()
-        }
-        return json.dumps({"name": name, "dist-tags": {"latest": list(archives)[-1]}, "versions": versions}).encode()
-
-
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry with the SDK and the binaries of CLI 2.1.400 and 2.1.401."""
     if shutil.which("npm") is None:
         pytest.skip("no npm on PATH")
-    registry = Registry()
-    registry.packages[SDK] = {"0.3.400": make_sdk("2.1.400"), "0.3.401": make_sdk("2.1.401")}
-    binary = pack({"claude": CLI_BYTES})
-    for name in PLATFORMS:
-        registry.packages[BINARY.format(platform=name)] = {"2.1.400": binary, "2.1.401": binary}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = registry.answer(self.path, url)
-            self.send_response(200 if body is not None else 404)
-            self.send_header("content-length", str(len(body or b"{}")))
-            self.end_headers()
-            self.wfile.write(body or b"{}")
-
-        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - its name there
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    Path.home().joinpath(".npmrc").write_text(f"registry={url}/\n")
-    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.lower().startswith("npm_")]:
-        monkeypatch.delenv(name)
-    yield registry
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve_registry(monkeypatch) as registry:
+        registry.packages[SDK] = {"0.3.400": make_sdk("2.1.400"), "0.3.401": make_sdk("2.1.401")}
+        binary = pack({"claude": CLI_BYTES})
+        for name in PLATFORMS:
+            registry.packages[BINARY.format(platform=name)] = {"2.1.400": binary, "2.1.401": binary}
+        yield registry
 
 
 @pytest.fixture

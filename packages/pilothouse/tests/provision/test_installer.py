@@ -55,16 +55,6 @@ def test_installs_with_either_client(package_clients: FakePackageClients, client
     assert package_clients.runs() == ["npm"] if client == "npm" else ["npm", "pip"]
 
 
-@pytest.mark.requirement("E59")
-def test_present_means_no_client(package_clients: FakePackageClients) -> None:
-    package_clients.clients(npm="ok")
-    artifact = package_clients.artifact()
-    first = ensure_artifact(artifact, package_clients.root)
-    package_clients.clients()
-    assert ensure_artifact(artifact, package_clients.root) == first
-    assert package_clients.runs() == ["npm"]
-
-
 @pytest.mark.requirement("E58", "E59")
 def test_a_new_pin_replaces_the_file(package_clients: FakePackageClients) -> None:
     package_clients.clients(npm="ok")
@@ -269,14 +259,6 @@ def test_a_disk_that_is_too_small_is_noticed_first(
 def test_a_cache_that_cannot_be_made(package_clients: FakePackageClients) -> None:
     package_clients.root.write_text("in the way")
     with pytest.raises(ProvisionError, match=r"cannot install claude into .*cache: .*PILOTHOUSE_CACHE"):
-        ensure_artifact(package_clients.artifact(), package_clients.root)
-    assert package_clients.runs() == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a place where not even root can write")
-def test_an_unwritable_cache(package_clients: FakePackageClients) -> None:
-    package_clients.root = Path("/sys/pilothouse")
-    with pytest.raises(ProvisionError, match=r"cannot install claude into /sys/pilothouse: .*PILOTHOUSE_CACHE"):
         ensure_artifact(package_clients.artifact(), package_clients.root)
     assert package_clients.runs() == []
 

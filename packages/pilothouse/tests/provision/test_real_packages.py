@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import http.server
-import json
 import os
 import shutil
 import subprocess
-import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_packages import CONTENT, INSTALLED, FakePackageClients, sha256_of
+from npm_registry import serve_registry
 from places import ROOT
 
 from pilothouse.provision.installer import ensure_artifact
@@ -25,51 +20,15 @@ REQUIRED = os.environ.get("PILOTHOUSE_REQUIRE_CLI") == "1"
 REAL_PATH = os.environ["PATH"]
 
 
-@pytest.fixture
-def registry(package_clients: FakePackageClients) -> Iterator[str]:
-    """An npm registry on loopback with one package."""
-    tarball = package_clients.tgz.read_bytes()
-    integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
-
-    class Registry(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = tarball
-            if not self.path.endswith(".tgz"):
-                dist = {"tarball": f"{url}/pack/-/pack-1.0.0.tgz", "integrity": integrity}
-                version = {"name": "pack", "version": "1.0.0", "dist": dist}
-                body = json.dumps(
-                    {"name": "pack", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
-                ).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - its name there
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield url
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on PATH")
 def test_npm_with_the_users_registry(
-    package_clients: FakePackageClients,
-    registry: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", REAL_PATH)
-    Path.home().joinpath(".npmrc").write_text(f"registry={registry}/\n")
-    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("npm_")]:
-        monkeypatch.delenv(name)
-    before = {entry.name for entry in Path.home().iterdir()}
-    path = ensure_artifact(package_clients.artifact(), package_clients.root)
+    with serve_registry(monkeypatch) as registry:
+        registry.packages["pack"] = {"1.0.0": package_clients.tgz.read_bytes()}
+        before = {entry.name for entry in Path.home().iterdir()}
+        path = ensure_artifact(package_clients.artifact(), package_clients.root)
     assert path.read_bytes() == CONTENT
     assert package_clients.files() == INSTALLED
     assert package_clients.runs() == [], "the real npm must have done it"

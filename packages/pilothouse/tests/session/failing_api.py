@@ -96,7 +96,7 @@ class Api(Cli):
 class Asking:
     """Asks an agent, alone or in a session of it."""
 
-    def __init__(self, api: Api, agent: ph.Agent, session: Session | None) -> None:
+    def __init__(self, api: Cli, agent: ph.Agent, session: Session | None) -> None:
         self.api = api
         self.agent = agent
         self.session = session
@@ -111,7 +111,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(api: Api, kind: str, **settings: Any) -> AsyncGenerator[Asking]:
+async def asking(api: Cli, kind: str, **settings: Any) -> AsyncGenerator[Asking]:
     agent = ph.Agent(transport=api.transport, **settings)
     if kind == "alone":
         yield Asking(api, agent, None)
@@ -121,6 +121,12 @@ async def asking(api: Api, kind: str, **settings: Any) -> AsyncGenerator[Asking]
     with anyio.fail_after(DEADLINE):
         while api.running:
             await anyio.lowlevel.checkpoint()
+
+
+async def ask_each(cli: Cli, kind: str, *prompts: str, **settings: Any) -> str:
+    """Send the prompts one after the other; the text of the last answer."""
+    async with asking(cli, kind, **settings) as it:
+        return [(await it.query(prompt)).text for prompt in prompts][-1]
 
 
 def notes(messages: list[Message], subtype: str) -> list[dict[str, Any]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from session_cli import Cli, Say, talking
+from failing_api import ask_each
+from session_cli import Cli, Say
 
 import pilothouse as ph
 from pilothouse.messages import ApiRetryMessage
@@ -16,7 +18,6 @@ from pilothouse_testing import frames
 pytestmark = pytest.mark.anyio
 
 ADDRESS = "http://127.0.0.1:9"
-UNREACHABLE = {"status": None, "error": "unknown"}
 
 
 @pytest.fixture
@@ -29,24 +30,18 @@ def retry(attempt: int, status: int | None = None, error: str = "unknown", **fie
     return frames.api_retry(attempt, max_retries=10, status=status, error=error, **fields)
 
 
-def failing(times: int, **fields: Any) -> Any:
+def failing(times: int, *, hangs: bool = False, **fields: Any) -> Any:
     async def act(cli: Cli, say: Say, text: str) -> str:
         for attempt in range(1, times + 1):
             await say(retry(attempt, **fields))
+        if hangs:
+            await anyio.sleep_forever()
         return "here at last"
 
     return act
 
 
-async def ask(cli: Cli, kind: str, *prompts: str, **settings: Any) -> None:
-    env = {"ANTHROPIC_BASE_URL": ADDRESS}
-    if kind == "alone":
-        for prompt in prompts:
-            await ph.query(prompt, transport=cli.transport, env=env, **settings)
-        return
-    async with talking(cli, env=env, **settings) as session:
-        for prompt in prompts:
-            await session.query(prompt)
+ask = partial(ask_each, env={"ANTHROPIC_BASE_URL": ADDRESS})
 
 
 async def test_the_second_retry_is_logged_once(cli: Cli, kind: str, warned: Any) -> None:
@@ -92,8 +87,7 @@ async def test_the_warning_says_what_failed_and_what_to_do(
 async def test_the_warning_shows_no_password_of_the_address(cli: Cli, warned: Any) -> None:
     cli.acts["go"] = failing(2)
     env = {"ANTHROPIC_BASE_URL": "https://ann:hunter2hunter2@gateway.example/v1?key=abcdef123456"}
-    async with talking(cli, env=env) as session:
-        await session.query("go")
+    await ask(cli, "session", "go", env=env)
     (text,) = warned()
     assert "gateway.example" in text
     assert "hunter2" not in text
@@ -106,8 +100,7 @@ async def test_the_warning_shows_no_password_of_the_address(cli: Cli, warned: An
 )
 async def test_the_api_of_a_cloud_provider_is_named(cli: Cli, warned: Any, variable: str, name: str) -> None:
     cli.acts["go"] = failing(2)
-    async with talking(cli, env={variable: "1"}) as session:
-        await session.query("go")
+    await ask(cli, "session", "go", env={variable: "1"})
     (text,) = warned()
     assert f"the API of {name} could not be reached" in text
 
@@ -120,8 +113,7 @@ async def test_an_address_of_a_settings_file_is_not_mistaken_for_the_default(cli
         return "done"
 
     cli.acts["go"] = act
-    async with talking(cli) as session:
-        await session.query("go")
+    await ask_each(cli, "session", "go")
     (text,) = warned()
     assert "api.anthropic.com" not in text
     assert "settings" in text
@@ -130,13 +122,7 @@ async def test_an_address_of_a_settings_file_is_not_mistaken_for_the_default(cli
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("limit", ["timeout", "idle_timeout"])
 async def test_a_timeout_names_the_last_retry_and_has_it_as_its_cause(cli: Cli, kind: str, limit: str) -> None:
-    async def act(cli: Cli, say: Say, text: str) -> str:
-        for attempt in range(1, 4):
-            await say(retry(attempt, delay_ms=0))
-        await anyio.sleep_forever()
-        return ""
-
-    cli.acts["go"] = act
+    cli.acts["go"] = failing(3, hangs=True, delay_ms=0)
     with pytest.raises(ph.QueryTimeout, match=r"option (idle_)?timeout\)") as caught:
         await ask(cli, kind, "go", **{limit: 0.5})
     assert f"the API at {ADDRESS} could not be reached (retry 3 of 10)" in str(caught.value)
@@ -147,12 +133,7 @@ async def test_a_timeout_names_the_last_retry_and_has_it_as_its_cause(cli: Cli, 
 
 @pytest.mark.virtual_time
 async def test_the_cause_of_a_timeout_has_the_class_of_the_failure(cli: Cli, kind: str) -> None:
-    async def act(cli: Cli, say: Say, text: str) -> str:
-        await say(retry(1, 529, "overloaded"))
-        await anyio.sleep_forever()
-        return ""
-
-    cli.acts["go"] = act
+    cli.acts["go"] = failing(1, hangs=True, status=529, error="overloaded")
     with pytest.raises(ph.QueryTimeout) as caught:
         await ask(cli, kind, "go", timeout=0.5)
     assert isinstance(caught.value.__cause__, ph.OverloadedError)

@@ -257,6 +257,7 @@ async def test_an_interrupt_between_two_prompts_of_a_query_returns_at_once(cli: 
         go_on.set()
         result = await query.result()
         assert (result.outcome, result.full_text) == ("success", "re: onere: two")
+        assert cli.controls == []
 
 
 async def test_an_older_peer_that_is_woken_has_not_answered_the_prompt() -> None:

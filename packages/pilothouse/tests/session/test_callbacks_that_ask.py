@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from callback_settings import callback_settings
 from mcp.server import MCPServer
 from session_cli import CALLBACK_REQUESTS
 
@@ -27,44 +28,6 @@ def calling(kind: str) -> FakeCLI:
     return fake.text("inner").forever()
 
 
-def callbacks(kind: str, work: Callable[[], Awaitable[object]]) -> dict[str, Any]:
-    """The setting that has `work` called."""
-
-    async def can_use_tool(request: ph.PermissionRequest) -> bool:
-        await work()
-        return True
-
-    async def hook(event: ph.PreToolUseEvent) -> None:
-        await work()
-
-    async def ask() -> str:
-        """Ask."""
-        await work()
-        return "asked"
-
-    made: dict[str, Any] = {"can_use_tool": can_use_tool, "hook": {"PreToolUse": hook}, "tool": [ask]}
-    return {{"hook": "hooks", "tool": "custom_tools"}.get(kind, kind): made[kind]}
-
-
-def blocking_callbacks(kind: str, work: Callable[[], object]) -> dict[str, Any]:
-    """The same with plain functions, which run in worker threads."""
-
-    def can_use_tool(request: ph.PermissionRequest) -> bool:
-        work()
-        return True
-
-    def hook(event: ph.PreToolUseEvent) -> None:
-        work()
-
-    def ask() -> str:
-        """Ask."""
-        work()
-        return "asked"
-
-    made: dict[str, Any] = {"can_use_tool": can_use_tool, "hook": {"PreToolUse": hook}, "tool": [ask]}
-    return {{"hook": "hooks", "tool": "custom_tools"}.get(kind, kind): made[kind]}
-
-
 class Talk:
     """A session whose callback does `work`, and what that raised."""
 
@@ -72,7 +35,7 @@ class Talk:
         self.fake = calling(kind)
         self.errors: list[Exception] = []
         self.work = work
-        self.session = ph.session(cli=self.fake.path, **callbacks(kind, self.call))
+        self.session = ph.session(cli=self.fake.path, **callback_settings(kind, self.call, is_async=True))
 
     async def call(self) -> None:
         try:
@@ -199,7 +162,7 @@ async def test_a_callback_that_awaits_the_query_it_is_called_by() -> None:
             errors.append(error)
             raise
 
-    query = ph.query("outer", cli=fake.path, **callbacks("can_use_tool", await_it))
+    query = ph.query("outer", cli=fake.path, **callback_settings("can_use_tool", await_it, is_async=True))
     async with query:
         with anyio.fail_after(10):
             assert (await query.result()).text == "outer"
@@ -218,7 +181,7 @@ def test_a_blocking_callback_that_waits_for_its_own_session(kind: str) -> None:
             errors.append(error)
             raise
 
-    with sync.session(cli=fake.path, **blocking_callbacks(kind, work)) as session:
+    with sync.session(cli=fake.path, **callback_settings(kind, work, is_async=False)) as session:
         assert session.query("outer").result().text == "outer"
         assert session.query("after").result().text == "inner"
     assert [type(error) for error in errors] == [ph.UsageError]
@@ -235,7 +198,7 @@ def test_a_blocking_callback_may_ask_elsewhere_and_in_other_threads() -> None:
         threads.append(threading.Thread(target=lambda: answers.append(session.query("inner").result().text)))
         threads[0].start()
 
-    with sync.session(cli=fake.path, **blocking_callbacks("tool", work)) as session:
+    with sync.session(cli=fake.path, **callback_settings("tool", work, is_async=False)) as session:
         assert session.query("outer").result().text == "outer"
         threads[0].join()
     assert answers == ["elsewhere", "inner"]

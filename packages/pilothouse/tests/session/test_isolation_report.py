@@ -9,7 +9,6 @@ import pytest
 from session_cli import Cli, die
 
 import pilothouse as ph
-from pilothouse import sync as blocking
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -73,17 +72,3 @@ async def test_a_new_child_has_no_report_yet(cli: Cli) -> None:
         assert session.info.isolation_report() is None
         await session.query("two")
         assert session.info.isolation_report() is not None
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_blocking_api_has_it_too() -> None:
-    def ask(path: str) -> list[Any]:
-        with blocking.session(cli=path) as session:
-            before = session.info.isolation_report()
-            session.query("one").result()
-            return [before, session.info.isolation_report()]
-
-    with FakeCLI().turn(loading(["Read"], **STRANGER), frames.result("one")) as fake:
-        before, after = await anyio.to_thread.run_sync(ask, fake.path)
-    assert before is None
-    assert after.unexpected == ("MCP server theirs", "agent stranger")

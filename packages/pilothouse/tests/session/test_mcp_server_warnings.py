@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from session_cli import Cli, Say, talking
+from failing_api import ask_each
+from session_cli import Cli, Say
 
 import pilothouse as ph
 from pilothouse_testing import FakeCLI, frames
@@ -40,14 +42,7 @@ def status(name: str, error: str | None, **config: Any) -> dict[str, Any]:
     return {"mcpServers": [server | ({} if error is None else {"error": error})]}
 
 
-async def ask(cli: Cli, kind: str, *prompts: str, **settings: Any) -> None:
-    if kind == "alone":
-        for prompt in prompts:
-            await ph.query(prompt, transport=cli.transport, mcp_servers=SERVERS, **settings)
-        return
-    async with talking(cli, mcp_servers=SERVERS, **settings) as session:
-        for prompt in prompts:
-            await session.query(prompt)
+ask = partial(ask_each, mcp_servers=SERVERS)
 
 
 async def test_a_server_that_did_not_start_is_logged_with_the_reason(cli: Cli, kind: str, warned: Any) -> None:

@@ -199,9 +199,12 @@ async def test_what_waits_for_an_answer_fails_with_the_child(cli: Cli) -> None:
 async def test_restart_never(cli: Cli) -> None:
     cli.acts["crash"] = die
     async with talking(cli, restart="never") as session:
+        errors: list[ph.CLIExitedError] = []
         for prompt in ("crash", "next", "again"):
-            with pytest.raises(ph.CLIExitedError, match="SIGKILL"):
+            with pytest.raises(ph.CLIExitedError, match="SIGKILL") as caught:
                 await session.query(prompt)
+            errors.append(caught.value)
+        assert errors == [errors[0]] * 3
         with pytest.raises(ph.CLIExitedError):
             await session.set_model("haiku")
     assert len(cli.children) == 1

@@ -11,7 +11,6 @@ import pytest
 from session_cli import Cli, Say, die, hang, talking
 
 import pilothouse as ph
-from pilothouse.messages import Message
 from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
@@ -216,30 +215,6 @@ async def test_an_interrupt_before_the_first_prompt_of_an_iterable_ends_the_quer
         assert cli.controls == []
         assert (await session.query("next")).text == "re: next"
     assert [prompt for prompts in cli.prompts for prompt in prompts] == ["next"]
-
-
-async def test_an_interrupt_between_two_prompts_of_an_iterable_has_no_effect(cli: Cli) -> None:
-    answered = anyio.Event()
-    go_on = anyio.Event()
-
-    async def prompts() -> AsyncIterator[str]:
-        yield "one"
-        await go_on.wait()
-        yield "two"
-
-    def watch(message: Message) -> None:
-        if isinstance(message, ph.ResultMessage):
-            answered.set()
-
-    async with talking(cli) as session, anyio.create_task_group() as group:
-        query = session.query(prompts(), on_message=watch)
-        group.start_soon(query.result)
-        await answered.wait()
-        with anyio.fail_after(5):
-            await query.interrupt()
-        go_on.set()
-        assert (await query).text == "re: two"
-        assert cli.controls == []
 
 
 @pytest.mark.requirement("G19", "G20")

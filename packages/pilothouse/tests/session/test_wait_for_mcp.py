@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
 import pytest
+from failing_api import ask_each
 from session_cli import Cli, die, talking
 
 import pilothouse as ph
@@ -18,19 +19,6 @@ UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
 pytestmark = [pytest.mark.anyio, UNUSED]
 
 SERVER = {"command": "server"}
-
-
-async def by_session(cli: Cli, **settings: Any) -> str:
-    async with talking(cli, **settings) as session:
-        return (await session.query("go")).text
-
-
-async def by_query(cli: Cli, **settings: Any) -> str:
-    return (await ph.query("go", transport=cli.transport, **settings)).text
-
-
-ASKS = [by_session, by_query]
-Ask = Callable[..., Awaitable[str]]
 
 
 def servers(*states: str) -> dict[str, Any]:
@@ -48,8 +36,7 @@ def asked(cli: Cli) -> int:
     return [control["subtype"] for control in cli.controls].count("mcp_status")
 
 
-@pytest.mark.parametrize("ask", ASKS)
-async def test_the_prompt_waits_until_the_servers_are_connected(ask: Ask, cli: Cli) -> None:
+async def test_the_prompt_waits_until_the_servers_are_connected(cli: Cli, kind: str) -> None:
     states = iter(["pending", "pending", "connected"])
 
     def status(_: object) -> dict[str, Any]:
@@ -57,83 +44,76 @@ async def test_the_prompt_waits_until_the_servers_are_connected(ask: Ask, cli: C
         return servers(f"a {next(states)}", "b connected")
 
     cli.answers["mcp_status"] = status
-    assert await ask(cli, mcp_servers={"a": SERVER, "b": SERVER}, wait_for_mcp=True) == "re: go"
+    assert await ask_each(cli, kind, "go", mcp_servers={"a": SERVER, "b": SERVER}, wait_for_mcp=True) == "re: go"
     assert asked(cli) == 3
 
 
-@pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("off", [None, False])
-async def test_queries_do_not_wait_by_default(ask: Ask, off: Any, cli: Cli) -> None:
+async def test_queries_do_not_wait_by_default(cli: Cli, kind: str, off: Any) -> None:
     cli.answers["mcp_status"] = servers("a failed")
-    assert await ask(cli, mcp_servers={"a": SERVER}, wait_for_mcp=off) == "re: go"
+    assert await ask_each(cli, kind, "go", mcp_servers={"a": SERVER}, wait_for_mcp=off) == "re: go"
     assert asked(cli) == 0
 
 
-@pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("status", ["failed", "needs-auth", "disabled"])
-async def test_a_server_that_cannot_be_reached_is_named_and_nothing_is_sent(ask: Ask, status: str, cli: Cli) -> None:
+async def test_a_server_that_cannot_be_reached_is_named_and_nothing_is_sent(cli: Cli, kind: str, status: str) -> None:
     cli.answers["mcp_status"] = servers(f"a {status} dynamic no route", "b pending", f"c {status}")
     with pytest.raises(ph.ControlError) as caught:
-        await ask(cli, mcp_servers={"a": SERVER, "b": SERVER, "c": SERVER}, wait_for_mcp=20)
+        await ask_each(cli, kind, "go", mcp_servers={"a": SERVER, "b": SERVER, "c": SERVER}, wait_for_mcp=20)
     assert str(caught.value) == f"MCP server 'a' is not connected: no route; 'c' is not connected: {status}"
     assert caught.value.code == status
     assert cli.prompts == [[]]
     assert not cli.running
 
 
-@pytest.mark.parametrize("ask", ASKS)
-async def test_a_server_that_is_late_is_named_and_nothing_is_sent(ask: Ask, cli: Cli) -> None:
+async def test_a_server_that_is_late_is_named_and_nothing_is_sent(cli: Cli, kind: str) -> None:
     cli.answers["mcp_status"] = servers("a pending", "b connected", "z connected")
     with pytest.raises(ph.ControlTimeout, match=r"within 0\.05 s: 'a', 'gone'; MCP servers of the session: a, b, z"):
-        await ask(cli, mcp_servers={"a": SERVER, "b": SERVER, "gone": SERVER}, wait_for_mcp=0.05)
+        await ask_each(cli, kind, "go", mcp_servers={"a": SERVER, "b": SERVER, "gone": SERVER}, wait_for_mcp=0.05)
     assert cli.prompts == [[]]
     assert not cli.running
 
 
-@pytest.mark.parametrize("ask", ASKS)
 async def test_a_server_that_the_cli_does_not_list_is_missed_soon(
-    ask: Ask, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pilothouse.client.controls.UNLISTED_SECONDS", 0)
     states = iter(["pending", "connected"])
     cli.answers["mcp_status"] = lambda _: servers(f"b {next(states)}")
     with pytest.raises(ph.ControlError, match=r"does not have the MCP server 'a'.*; MCP servers of the session: b$"):
-        await ask(cli, mcp_servers={"a": SERVER, "b": SERVER}, wait_for_mcp=True)
+        await ask_each(cli, kind, "go", mcp_servers={"a": SERVER, "b": SERVER}, wait_for_mcp=True)
     assert asked(cli) == 2
     assert cli.prompts == [[]]
 
 
-@pytest.mark.parametrize("ask", ASKS)
-async def test_a_cli_that_does_not_answer_is_not_waited_for_any_longer(ask: Ask, cli: Cli) -> None:
+async def test_a_cli_that_does_not_answer_is_not_waited_for_any_longer(cli: Cli, kind: str) -> None:
     cli.silent.add("mcp_status")
     with pytest.raises(ph.ControlTimeout, match=r"no answer to 'mcp_status' within 0\.05 s"):
-        await ask(cli, wait_for_mcp=0.05)
+        await ask_each(cli, kind, "go", wait_for_mcp=0.05)
     assert cli.prompts == [[]]
 
 
-@pytest.mark.parametrize("ask", ASKS)
 async def test_servers_from_elsewhere_are_waited_for_and_may_fail(
-    ask: Ask, cli: Cli, caplog: pytest.LogCaptureFixture
+    cli: Cli, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "pilothouse")
     states = iter(["pending", "failed"])
     cli.answers["mcp_status"] = lambda _: servers("a connected", f"b {next(states)} project", "c needs-auth user")
-    assert await ask(cli, mcp_servers={"a": SERVER}, wait_for_mcp=True) == "re: go"
+    assert await ask_each(cli, kind, "go", mcp_servers={"a": SERVER}, wait_for_mcp=True) == "re: go"
     assert asked(cli) == 2
     assert "MCP server 'b' is not connected: failed" in caplog.text
 
     cli.prompts.clear()
     cli.children.clear()
     cli.answers["mcp_status"] = servers("late pending user")
-    assert await ask(cli, wait_for_mcp=0.05) == "re: go"
+    assert await ask_each(cli, kind, "go", wait_for_mcp=0.05) == "re: go"
     assert "not connected within 0.05 s: late" in caplog.text
 
 
-@pytest.mark.parametrize("ask", ASKS)
-async def test_servers_of_a_file_are_known_by_where_the_cli_has_them_from(ask: Ask, cli: Cli) -> None:
+async def test_servers_of_a_file_are_known_by_where_the_cli_has_them_from(cli: Cli, kind: str) -> None:
     cli.answers["mcp_status"] = servers("mine failed dynamic gone", "theirs failed project")
     with pytest.raises(ph.ControlError, match=r"'mine' is not connected: gone$"):
-        await ask(cli, mcp_servers='{"mcpServers": {"mine": {"command": "x"}}}', wait_for_mcp=True)
+        await ask_each(cli, kind, "go", mcp_servers='{"mcpServers": {"mine": {"command": "x"}}}', wait_for_mcp=True)
 
 
 async def test_an_iterable_of_prompts_waits_too(cli: Cli) -> None:
@@ -153,13 +133,13 @@ async def test_silence_does_not_count_while_servers_connect(cli: Cli, monkeypatc
     states = iter(["pending"] * 4 + ["connected"])
     cli.answers["mcp_status"] = lambda _: servers(f"a {next(states)}")
     settings: dict[str, Any] = {"mcp_servers": {"a": SERVER}, "wait_for_mcp": True, "idle_timeout": 0.25}
-    assert await by_query(cli, **settings) == "re: go"
+    assert await ask_each(cli, "alone", "go", **settings) == "re: go"
 
 
 async def test_the_time_of_a_query_goes_on_while_servers_connect(cli: Cli) -> None:
     cli.answers["mcp_status"] = servers("a pending")
     with pytest.raises(ph.QueryTimeout):
-        await by_query(cli, mcp_servers={"a": SERVER}, wait_for_mcp=True, timeout=0.1)
+        await ask_each(cli, "alone", "go", mcp_servers={"a": SERVER}, wait_for_mcp=True, timeout=0.1)
 
 
 @pytest.mark.requirement("E34")
@@ -189,7 +169,7 @@ async def test_hooks_and_permissions_are_in_force_while_servers_connect(cli: Cli
     cli.info = {"hook_on_failure_supported": True}
     cli.answers["mcp_status"] = servers("a connected")
     settings: dict[str, Any] = {"hooks": {"PreToolUse": [ph.HookMatcher("Bash", [lambda event: None])]}}
-    assert await by_query(cli, mcp_servers={"a": SERVER}, wait_for_mcp=True, **settings) == "re: go"
+    assert await ask_each(cli, "alone", "go", mcp_servers={"a": SERVER}, wait_for_mcp=True, **settings) == "re: go"
     assert asked(cli) == 1
 
 

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sync_fixtures import talk
 
-from pilothouse_testing import FakeCLI, frames
-
-
-@pytest.fixture
-def hanging(fake: FakeCLI) -> FakeCLI:
-    """Says a little and then waits for ever, with a grandchild."""
-    fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
-    return fake
+from pilothouse_testing import FakeCLI
 
 
 @pytest.fixture

@@ -23,22 +23,6 @@ def asked(fake: FakeCLI) -> str:
     return next(arg for arg in fake.calls[-1].argv if arg.startswith("--model="))
 
 
-@pytest.mark.requirement("R34")
-def test_an_agent_keeps_settings(clean: FakeCLI) -> None:
-    agent = ph.Agent(ph.Options(model="opus"), cli=clean.path)
-    assert agent.options.model == "opus"
-    changed = agent.with_options(model="haiku")
-    assert isinstance(changed, ph.Agent)
-    for made, model in ((agent, "opus"), (changed, "haiku")):
-        assert made.query("go").result().text == "Hello"
-        assert asked(clean) == f"--model={model}"
-        made.query("go", ph.Options(model="sonnet")).result()
-        assert asked(clean) == "--model=sonnet"
-    with pytest.raises(ph.OptionsError):
-        ph.Agent(modell="opus")  # pyright: ignore[reportCallIssue]
-    assert "opus" in repr(agent)
-
-
 def test_async_and_blocking_code_share_the_default_agent(clean: FakeCLI) -> None:
     with as_default(pilothouse.Agent(model="haiku", cli=clean.path)):
         assert ph.query("go").result().text == "Hello"

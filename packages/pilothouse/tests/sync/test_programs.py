@@ -8,9 +8,9 @@ import time
 
 import pytest
 from process_checks import eventually
-from sync_fixtures import DEADLINE, Program, ended, running
+from sync_fixtures import DEADLINE, ENDS, Program, ended, running
 
-from pilothouse.sync.portal import INTERRUPT_WAIT, WAIT_SLICE
+from pilothouse.sync.portal import WAIT_SLICE
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -76,18 +76,10 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_the_child_is_gone(hanging: FakeCLI, 
     text = "try:\n" + textwrap.indent(textwrap.dedent(PLACES[place]).strip(), "    ")
     text += "\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n    raise\n"
     program = Program(text, hanging)
-    program.wait_for("ready")
-    began = time.monotonic()
-    program.interrupt()
-    program.wait_for("interrupted")
-    assert time.monotonic() - began < INTERRUPT_WAIT
+    program.press_ctrl_c()
     if place not in {"body of the loop", "running loop"}:
         assert ended(hanging)
-    code, _, err = program.end()
-    assert code in (1, -2, 130)
-    assert err.rstrip().endswith("KeyboardInterrupt"), err
-    assert "gnored" not in err
-    assert "never" not in err
+    program.end_with_ctrl_c()
     assert ended(hanging)
 
 
@@ -147,11 +139,8 @@ def test_a_second_ctrl_c_leaves_no_child_either(fake: FakeCLI) -> None:
     eventually(lambda: fake.calls[0].signals)  # the first one is ending the child, which does not want to
     program.interrupt()
     began = time.monotonic()
-    code, _, err = program.end()
+    program.end_with_ctrl_c()
     assert time.monotonic() - began < 5
-    assert code in (1, -2, 130)
-    assert err.rstrip().endswith("KeyboardInterrupt"), err
-    assert "gnored" not in err
     assert ended(fake)
 
 
@@ -214,14 +203,6 @@ def test_ctrl_c_at_any_moment(fake: FakeCLI) -> None:
 # the end of the interpreter
 
 
-ENDS = {
-    "by itself": ("pass", 0),
-    "sys.exit": ("sys.exit(3)", 3),
-    "os._exit": ("os._exit(3)", 3),
-    "an error": ("raise LookupError('mine')", 1),
-    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -15),
-    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)", -9),
-}
 OPEN = {
     "started": """query = ph.query("go", cli=fake).start()""",
     "read": """
@@ -251,17 +232,7 @@ OPEN = {
 @pytest.mark.parametrize("left", OPEN)
 @pytest.mark.parametrize("end", ENDS)
 def test_an_open_query_ends_with_the_program(hanging: FakeCLI, left: str, end: str) -> None:
-    statement, expected = ENDS[end]
-    began = time.monotonic()
-    program = Program(textwrap.dedent(OPEN[left]).strip() + f"\n{statement}\n", hanging)
-    code, _, err = program.end()
-    assert code == expected, err
-    if end == "an error":
-        assert err.rstrip().endswith("LookupError: mine")
-        assert err.count("Traceback") == 1
-    else:
-        assert err == ""
-    assert time.monotonic() - began < DEADLINE / 2
+    Program(textwrap.dedent(OPEN[left]).strip() + f"\n{ENDS[end][0]}\n", hanging).end_as(end)
     eventually(lambda: not running(hanging))
 
 

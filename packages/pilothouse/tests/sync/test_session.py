@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-import trio
 from process_checks import child_pids, eventually
 from sync_fixtures import ended, in_threads, running
 
 from pilothouse import sync as ph
-from pilothouse.transports import MemoryTransport
 from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -56,37 +52,6 @@ def test_one_child_for_many_questions(talker: FakeCLI) -> None:
     assert list(session.messages()) == []
 
 
-@pytest.mark.requirement("E23")
-def test_a_block_that_cannot_start_is_not_entered_and_may_be_tried_again(talker: FakeCLI) -> None:
-    ways: list[Callable[[], Any]] = [
-        lambda: MemoryTransport(start_error=ph.CLIStartError("not now")),
-        lambda: MemoryTransport(start_error=ph.CLIStartError("not now")),
-        ph.CliTransport,
-    ]
-    session = ph.session(cli=talker.path, transport=lambda: ways.pop(0)())
-    with pytest.raises(ph.CLIStartError, match="not now"), session:
-        pytest.fail("entered")
-    with pytest.raises(ph.CLIStartError):
-        session.query("one").result()
-    with session:
-        assert session.query("one").result().text == "re: one"
-
-
-def test_mistakes_are_reported_before_anything_is_started(talker: FakeCLI) -> None:
-    with pytest.raises(ph.OptionsError, match="stdin"):
-        ph.session(cli=talker.path, prompt_via="argv")
-    with pytest.raises(ph.UsageError, match="can_use_tool"):
-        ph.session(cli=talker.path, can_use_tool=lambda: True)  # pyright: ignore[reportArgumentType]
-    session = ph.session(cli=talker.path)
-    with pytest.raises(ph.OptionsError, match="'session_id' cannot be set for one query of a session"):
-        session.query("one", session_id="5e551017-0000-4000-8000-000000000001")
-    with pytest.raises(ph.UsageError):
-        session.query("")
-    with pytest.raises(ph.UsageError, match="run a query first"):
-        session.fork()
-    assert talker.calls == []
-
-
 @pytest.mark.requirement("E52")
 def test_a_query_that_is_left_is_stopped_and_the_session_goes_on(talker: FakeCLI) -> None:
     with ph.session(cli=talker.path) as session:
@@ -115,20 +80,6 @@ def test_on_message_and_prompts_run_where_they_do_for_queries(talker: FakeCLI) -
         assert query.result().text == "re: one"
     worker = ("prompt", "AnyIO worker thread")
     assert seen == [worker, ("system", here), ("assistant", here), ("result", here)]
-
-
-@pytest.mark.requirement("E69")
-def test_a_crash_fails_its_query_and_the_next_one_resumes(talker: FakeCLI) -> None:
-    with ph.session(cli=talker.path) as session:
-        with session.messages() as listener:
-            session.query("one").result()
-            with pytest.raises(ph.CLIExitedError):
-                session.query("die").result()
-            assert session.query("two").result().text == "re: two"
-            received = [getattr(next(listener), "subtype", None) for _ in range(15)]
-        assert session.restarts == 1
-        assert received.count("session_restarted") == 1
-    assert f"--resume={session.id}" in talker.calls[1].argv
 
 
 @pytest.mark.requirement("E30")
@@ -232,17 +183,6 @@ def test_another_thread_closes(talker: FakeCLI) -> None:
 # callbacks
 
 
-@pytest.mark.requirement("E18")
-def test_questions_are_answered_at_once_while_the_caller_sleeps(talker: FakeCLI) -> None:
-    with ph.session(cli=talker.path, can_use_tool=lambda request: True) as session:
-        query = session.query("ask").start()
-        # Nobody reads, and nobody waits in a call: the child has its answer all the same.
-        eventually(lambda: any(frame["type"] == "control_response" for frame in talker.calls[0].frames))
-        words = query.result().text.split()
-        assert words[:2] == ["re:", "allow"]
-        assert float(words[2]) < 2  # a few milliseconds, on a machine with nothing else to do
-
-
 def test_a_plain_callback_may_use_the_session(talker: FakeCLI) -> None:
     states: list[str] = []
 
@@ -288,17 +228,6 @@ def test_a_callback_may_end_what_it_works_for(talker: FakeCLI) -> None:
         session.query("ask").result()
     assert session.state == "closed"
     eventually(lambda: not running(talker))
-
-
-@pytest.mark.parametrize("runner", [asyncio.run, trio.run], ids=["asyncio", "trio"])
-def test_inside_a_running_loop_as_in_a_notebook(talker: FakeCLI, runner: Callable[..., str]) -> None:
-    async def cell() -> str:
-        with ph.session(cli=talker.path) as session:
-            session.query("one").result()
-            with session.fork() as copy:
-                return copy.query("two").result().text
-
-    assert runner(cell() if runner is asyncio.run else cell) == "re: two"
 
 
 # listening

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from process_checks import child_pids, eventually
+from process_checks import eventually
 from sync_fixtures import ended, in_threads, running
 
 from pilothouse import sync as ph
@@ -25,35 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 who: ContextVar[str] = ContextVar("who", default="nobody")
 
 
-def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if not thread.name.startswith("Thread-"))
-
-
 # many threads
-
-
-@pytest.mark.requirement("E18")
-def test_eight_threads_with_ten_queries_each_get_their_own_answers() -> None:
-    def play(child: Any) -> None:
-        user = child.expect("user")
-        text = user["message"]["content"].upper()
-        child.emit({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}})
-        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text})
-
-    with FakeCLI.from_function(play) as fake:
-        answers: dict[str, str] = {}
-
-        def ask(number: int) -> None:
-            for n in range(10):
-                prompt = f"prompt {number} {n}"
-                query = ph.query(prompt, cli=fake.path)
-                answers[prompt] = query.result().text if n % 2 else "".join(query.text_stream())
-
-        in_threads(*(lambda number=number: ask(number) for number in range(8)))
-        assert answers == {f"prompt {i} {n}": f"PROMPT {i} {n}" for i in range(8) for n in range(10)}
-        assert not running(fake)
-        eventually(lambda: not child_pids())
-        assert threads().count("pilothouse-sync") == 1
 
 
 def test_threads_share_one_loop_over_a_query(fake: FakeCLI) -> None:
@@ -75,21 +47,6 @@ def test_threads_may_all_wait_for_one_result(fake: FakeCLI) -> None:
     assert len(seen) == 51
 
 
-@pytest.mark.requirement("E34")
-def test_another_thread_interrupts(fake: FakeCLI) -> None:
-    fake.expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({})
-    fake.emit(frames.result("", is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming"))
-    query = ph.query("go", cli=fake.path)
-
-    def interrupt() -> None:
-        eventually(lambda: query.session_id)
-        query.interrupt()
-
-    results: list[ph.QueryResult] = []
-    in_threads(lambda: results.append(query.result()), interrupt)
-    assert results[0].outcome == "interrupted"
-
-
 def test_another_thread_closes(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
 
@@ -103,14 +60,6 @@ def test_another_thread_closes(hanging: FakeCLI) -> None:
             query.result()
 
     in_threads(read, close)
-
-
-def test_busy_user_code_blocks_no_other_query(fake: FakeCLI, hanging: FakeCLI) -> None:
-    busy = iter(ph.query("go", cli=hanging.path))
-    next(busy)
-    with FakeCLI().text("Hello") as other:
-        assert ph.query("go", cli=other.path).result().text == "Hello"
-    busy.close()
 
 
 # running event loops
@@ -287,18 +236,6 @@ def test_prompts_of_every_form(fake: FakeCLI) -> None:
             ph.query(wrong, cli=fake.path)  # pyright: ignore[reportArgumentType]
 
 
-def test_what_a_prompt_iterable_raises_is_raised(fake: FakeCLI) -> None:
-    fake.text("Hello").forever()
-
-    def prompts() -> Iterator[str]:
-        yield "one"
-        raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        ph.query(prompts(), cli=fake.path).result()
-    assert not running(fake)
-
-
 def test_no_thread_for_the_loop_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from pilothouse.sync.portal import Portal
 
@@ -308,25 +245,3 @@ def test_no_thread_for_the_loop_is_a_typed_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(ph.SessionClosedError, match="can't start new thread"):
         Portal()
-
-
-def test_questions_are_answered_while_user_code_is_busy(fake: FakeCLI) -> None:
-    fake.expect("user").emit(frames.init())
-    fake.ask("can_use_tool", tool_name="Bash", input={"command": "ls"}, tool_use_id="toolu_1")
-    fake.emit(frames.result("done"))
-    asked = threading.Event()
-    seen: list[tuple[str, str]] = []
-
-    def allow(request: ph.PermissionRequest) -> bool:
-        seen.append((request.tool_name, who.get()))
-        asked.set()
-        return True
-
-    def work() -> None:
-        who.set("ann")
-        for message in ph.query("go", cli=fake.path, can_use_tool=allow):
-            if message.type == "system":
-                assert asked.wait(10)  # in the body of the loop, which does not come for more
-
-    in_threads(work)
-    assert seen == [("Bash", "ann")]

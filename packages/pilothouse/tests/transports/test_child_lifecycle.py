@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
+from counted_waits import Counted
 from leak_checks import Left
 from msgspec.structs import replace
 from process_checks import DEADLINE, eventually, find_processes, is_dead, linux_only, process_state, until
@@ -33,33 +33,6 @@ SOON = 4.0  # seconds on any machine: less than the grace of a SIGTERM, and than
 def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with Left(tmp_path, monkeypatch):
         yield
-
-
-class Interrupted:
-    """Awaits `coroutine` and calls `cancel` when it waits for the n-th time."""
-
-    def __init__(self, coroutine: Awaitable[object], n: int, cancel: Callable[[], object], times: int = 1) -> None:
-        self._coroutine = coroutine
-        self._when = range(n, n + times)
-        self._cancel = cancel
-        self.waits = 0
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        inner = self._coroutine.__await__()
-        resume: Callable[[], Any] = lambda: inner.send(None)  # type: ignore[attr-defined] # noqa: E731
-        while True:
-            try:
-                wanted = resume()
-            except StopIteration:
-                return
-            self.waits += 1
-            if self.waits in self._when:
-                self._cancel()
-            try:
-                got = yield wanted
-                resume = lambda got=got: inner.send(got)  # type: ignore[attr-defined] # noqa: E731
-            except BaseException as error:
-                resume = lambda error=error: inner.throw(error)  # type: ignore[attr-defined] # noqa: E731
 
 
 LIFE = f"PILOTHOUSE_LIFE={os.getpid()}"
@@ -94,7 +67,7 @@ async def test_cancelled_at_any_await_nothing_is_left(anyio_backend: str) -> Non
     for n in range(1, 500):
         kept: list[CliTransport] = []
         scope = anyio.CancelScope()
-        run = Interrupted(whole_life(kept), n, scope.cancel)
+        run = Counted(whole_life(kept), lambda wait: scope.cancel() if wait == n else None)  # noqa: B023
         with anyio.fail_after(DEADLINE), scope:
             await run
         await until(
@@ -115,7 +88,7 @@ def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
     async def attempt(n: int, kept: list[CliTransport]) -> int:
         task = asyncio.current_task()
         assert task is not None
-        run = Interrupted(whole_life(kept), n, task.cancel, times)
+        run = Counted(whole_life(kept), lambda wait: task.cancel() if n <= wait < n + times else None)
         try:
             await run
         except (asyncio.CancelledError, BaseExceptionGroup):
@@ -275,27 +248,6 @@ async def test_50_mb_of_standard_error_do_not_block() -> None:
             await transport.close()
     assert len(tail) == 64 * 1024
     assert "\n0123456789abcdefghijklmnopqrstuvwxyz\n" in tail[-100:]
-
-
-@linux_only
-async def test_ten_megabytes_to_a_child_that_does_not_read() -> None:
-    transport = CliTransport(close_grace=0.0)
-    await transport.start(sh("sleep 600"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(transport.serve)
-        group.start_soon(_send_until_closed, transport, b"x" * 10_000_000)
-        with anyio.fail_after(DEADLINE):  # the loop goes round
-            for _ in range(10):
-                await anyio.sleep(0.01)
-        assert transport.health().state == "degraded"
-        began = time.monotonic()
-        await transport.close()
-        assert time.monotonic() - began < SOON
-
-
-async def _send_until_closed(transport: CliTransport, data: bytes) -> None:
-    with pytest.raises((anyio.ClosedResourceError, anyio.BrokenResourceError)):
-        await transport.send(data)
 
 
 @linux_only

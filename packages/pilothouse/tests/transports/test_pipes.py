@@ -154,35 +154,6 @@ async def test_data_that_cannot_be_written_at_once_is_refused(pipe: tuple[int, i
     writer.close()
 
 
-def test_a_reader_that_is_cancelled_while_it_waits_can_read_again(pipe: tuple[int, int]) -> None:
-    async def main() -> None:
-        reader = PipeReader(pipe[0])
-        for _ in range(3):
-            task = asyncio.ensure_future(reader.read())
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        os.write(pipe[1], b"data")
-        assert await asyncio.wait_for(reader.read(), 5) == b"data"
-        reader.close()
-
-    asyncio.run(main())
-
-
-async def test_a_cut_write_is_finished_without_another_call(pipe: tuple[int, int]) -> None:
-    writer = PipeWriter(pipe[1])
-    async with anyio.create_task_group() as group:
-        with anyio.move_on_after(0.02) as scope:
-            await writer.write(b"x" * 300_000)
-        assert scope.cancelled_caught
-        assert writer.has_partial_write
-        group.start_soon(writer.finish_partial_writes)
-        assert await read_exactly(pipe[0], 300_000) == b"x" * 300_000
-        writer.close()
-
-
 @linux_only
 @pytest.mark.parametrize("first", ["", "exec 2>&-;"])
 async def test_a_write_that_was_cut_is_completed_beside_the_stream(first: str) -> None:
@@ -231,21 +202,6 @@ async def test_end_sends_what_came_before(pipe: tuple[int, int]) -> None:
     await writer.end()
     with pytest.raises(anyio.ClosedResourceError):
         await writer.write(b"x")
-
-
-async def test_broken_without_a_reader(pipe: tuple[int, int]) -> None:
-    writer = PipeWriter(pipe[1])
-    async with anyio.create_task_group() as group:
-        group.start_soon(_expect_broken, writer, b"x" * 300_000)
-        await anyio.wait_all_tasks_blocked()
-        os.close(pipe[0])
-    await _expect_broken(writer, b"x")
-    writer.close()
-
-
-async def _expect_broken(writer: PipeWriter, data: bytes) -> None:
-    with pytest.raises(anyio.BrokenResourceError):
-        await writer.write(data)
 
 
 async def test_the_descriptor_of_a_waiting_task_is_closed_by_that_task(pipe: tuple[int, int]) -> None:

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fake_cli_processes import running
 from process_checks import eventually, is_dead
 
+from pilothouse.sync.portal import INTERRUPT_WAIT
 from pilothouse_testing import FakeCLI
 
 DEADLINE = 60.0  # seconds that anything may take to end
@@ -58,10 +61,6 @@ def fork(work):
 """
 
 
-def running(fake: FakeCLI) -> list[int]:
-    return [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid and not is_dead(pid)]
-
-
 def ended(fake: FakeCLI) -> bool:
     """Whether the children are gone now; what they started was killed with them, and goes in the next moment."""
     gone = all(is_dead(call.pid) for call in fake.calls if call.pid)
@@ -87,6 +86,17 @@ def in_threads(*works: Callable[[], object]) -> None:
         assert not thread.is_alive()
     if errors:
         raise errors[0]
+
+
+ENDS = {
+    "by itself": ("pass", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "os._exit": ("os._exit(3)", 3),
+    "an error": ("raise LookupError('mine')", 1),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -15),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)", -9),
+}
+"""The ends of a program: a statement, and the exit code."""
 
 
 class Program:
@@ -117,6 +127,34 @@ class Program:
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
+
+    def press_ctrl_c(self) -> None:
+        """Once it is ready; it has to say soon that it was interrupted."""
+        self.wait_for("ready")
+        began = time.monotonic()
+        self.interrupt()
+        self.wait_for("interrupted")
+        assert time.monotonic() - began < INTERRUPT_WAIT
+
+    def end_with_ctrl_c(self) -> None:
+        """As Python ends a program, and with nothing else to say."""
+        code, _, err = self.end()
+        assert code in (1, -2, 130)
+        assert err.rstrip().endswith("KeyboardInterrupt"), err
+        assert "gnored" not in err
+        assert "never" not in err
+
+    def end_as(self, end: str) -> None:
+        """After the statement that `ENDS` has under this name."""
+        began = time.monotonic()
+        code, _, err = self.end()
+        assert code == ENDS[end][1], err
+        if end == "an error":
+            assert err.rstrip().endswith("LookupError: mine")
+            assert err.count("Traceback") == 1
+        else:
+            assert err == ""
+        assert time.monotonic() - began < DEADLINE / 2
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, output, and what was said on standard error."""
