@@ -7,7 +7,7 @@ Only conversations below its roots are shown.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, Response
 
 from pilothouse.errors import PilothouseError, SessionNotFoundError
 from pilothouse.permissions import Asks
-from pilothouse.support import encode_json, mask, run_blocking, to_json_values
+from pilothouse.support import encode_json, mask, run_blocking, run_cancellable, to_json_values
 from pilothouse_access.guard import RefusedRequestError, find_access
 from pilothouse_fleet.results import run_row
 from pilothouse_fleet.run import STATES, Run
 from pilothouse_fleet.submission import open_journal_for_reading
 from pilothouse_host.host import Host
 from pilothouse_host.server_sessions import RestSession
-from pilothouse_policy import effective_policy, read_calls, suggest_policy
+from pilothouse_policy import RecordedCall, effective_policy, read_calls, suggest_policy
 from pilothouse_transcripts import (
     SessionInfo,
     archive_session,
@@ -196,15 +196,18 @@ async def handle_suggestion(host: Host, request: Request) -> Response:
     given = None if session is None else session.complete_options().cwd
     config_dir = host.config_directory
 
-    def suggest() -> dict[str, Any]:
+    def suggest(check: Callable[[], None]) -> dict[str, Any]:
         root = os.path.realpath(given or host.policy.roots[0])
         known = (info for info in list_sessions(config_dir=config_dir) if _is_below(info.cwd, (root,)))
         files = [Path(info.path) for info in islice(known, MAX_SUGGESTED)]
-        calls = (call for file in files for call in read_calls(get_file_messages(file), file.stem))
+        calls: list[RecordedCall] = []
+        for file in files:
+            check()
+            calls += read_calls(get_file_messages(file), file.stem)
         suggestion = suggest_policy(calls, root=root)
         return mask({"suggestion": to_json_values(suggestion), "settings": suggestion.settings()})
 
-    return HostResponse(await run_blocking(suggest))
+    return HostResponse(await run_cancellable(suggest))
 
 
 async def handle_fleet(host: Host, request: Request) -> Response:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from served_host import LIMIT, TOKEN, Served
 
 import pilothouse as ph
+from pilothouse_access.owners import OPERATOR
 from pilothouse_fleet import Fleet
 from pilothouse_host import ClientLimits
+from pilothouse_host.reports import handle_suggestion
 from pilothouse_testing import FakeCLI, ScriptedModel
 from pilothouse_transcripts import project_key
 
@@ -103,6 +108,33 @@ def write_calls(home: Path, cwd: Path, session: str, command: str) -> None:
     place = home / ".claude" / "projects" / project_key(cwd) / f"{session}.jsonl"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_suggestion_reads_no_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    started, released = threading.Event(), threading.Event()
+
+    def read_slowly(path: Path) -> list[Any]:
+        read.append(path)
+        started.set()
+        released.wait(20)
+        return []
+
+    infos = [SimpleNamespace(cwd=str(tmp_path), path=str(tmp_path / f"{number}.jsonl")) for number in range(3)]
+    monkeypatch.setattr("pilothouse_host.reports.list_sessions", lambda **_: infos)
+    monkeypatch.setattr("pilothouse_host.reports.get_file_messages", read_slowly)
+    monkeypatch.setattr("pilothouse_host.reports.find_access", lambda _: SimpleNamespace(owner=OPERATOR))
+    host: Any = SimpleNamespace(policy=SimpleNamespace(roots=(str(tmp_path),)), config_directory=None)
+    request: Any = SimpleNamespace(query_params={})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(handle_suggestion, host, request)
+        assert await anyio.to_thread.run_sync(started.wait, 20)
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await anyio.wait_all_tasks_blocked()  # the request has taken note of it
+        released.set()
+    assert read == [tmp_path / "0.jsonl"]
 
 
 def test_a_suggestion_is_for_the_project_and_the_operator(serve_host: MakeHost, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
@@ -534,7 +535,13 @@ class ChildRun(OwnedTask):
             self.diagnostics.observe(batch, kinds)
             if self.session_id is None:
                 self.session_id = next((message.session_id for message in batch if message.session_id), None)
-            self.router.put(batch, received.size, is_plain=self._NOT_PLAIN.isdisjoint(kinds))
+            if self._NOT_PLAIN.isdisjoint(kinds):
+                self.router.put(batch, received.size, is_plain=True)
+            else:  # a whole turn may be in it, of which few messages say more than text
+                size = received.size
+                for is_plain, run in groupby(batch, lambda message: message.__class__ not in self._NOT_PLAIN):
+                    self.router.put([*run], size, is_plain=is_plain)
+                    size = 0
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
             self.activity.note_skipped(event)
 
