@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +24,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-HOSTS = ("platform.claude.com", "claude.com", "claude.ai", "api.anthropic.com", "console.anthropic.com")
+HOSTS = (
+    "platform.claude.com", "claude.com", "claude.ai", "api.anthropic.com", "console.anthropic.com",
+    "docs.example.com",
+)  # fmt: skip
 EMAIL = "ann@example.com"
 
 
@@ -59,7 +62,7 @@ class ClaudeLogins(ThreadingHTTPServer):
         return f"{code}#{parse_qs(urlsplit(url).query)['state'][0]}"
 
     def answer(self, host: str, path: str) -> tuple[int, Any]:
-        """Return status and body of the answer."""
+        """Return status and body of the answer: a value that becomes JSON, or a page."""
         if path.startswith("/v1/oauth/token"):
             if self.refuses:
                 return 400, {"error": "invalid_grant", "error_description": "Invalid 'code' in request."}
@@ -120,9 +123,9 @@ class _Behind(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("content-length") or 0))
         self.server.asked.append(f"{self.command} {self._host}{self.path.partition('?')[0]}")
         status, body = self.server.answer(self._host, self.path)
-        data = json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", "text/html" if isinstance(body, bytes) else "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -134,10 +137,15 @@ class _Behind(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def serve_claude_logins(directory: Path) -> Generator[ClaudeLogins]:
+def serve_claude_logins(directory: Path) -> AbstractContextManager[ClaudeLogins]:
     """Run the stand-in; its certificate lies in `directory`."""
-    with ClaudeLogins(directory) as server:
+    return serve_behind_proxy(ClaudeLogins(directory))
+
+
+@contextmanager
+def serve_behind_proxy(made: ClaudeLogins) -> Generator[ClaudeLogins]:
+    """Run a stand-in for servers of the internet."""
+    with made as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server

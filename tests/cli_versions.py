@@ -419,15 +419,9 @@ def run_canary(version: str, pytest_flags: Sequence[str]) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "real_cli and not slow and not soak",
-            "-p",
+            sys.executable, "-m", "pytest", "-q", "-m", "real_cli and not slow and not soak", "-p",
             "no:cacheprovider",
-        ]
+        ]  # fmt: skip
         done = subprocess.run(
             [*command, f"--junitxml={report}", "-o", "junit_family=xunit1", *pytest_flags],
             cwd=ROOT,

@@ -34,18 +34,9 @@ from pilothouse.provision.artifacts import cache_root
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "mutations.toml"
 COPIED = (
-    "packages",
-    "tests",
-    "docs",
-    "benchmarks",
-    "conftest.py",
-    "pyproject.toml",
-    "README.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "Makefile",
-    ".ci",
-)
+    "packages", "tests", "docs", "benchmarks", "conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md",
+    "CONTRIBUTING.md", "Makefile", ".ci",
+)  # fmt: skip
 SECONDS = 120  # for the tests of one mutation
 PASSED = frozenset({0})
 NOTICED = frozenset({1, None})  # pytest's exit code of a failed test, or the time was over

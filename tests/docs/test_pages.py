@@ -93,16 +93,9 @@ async def execute(block: Block, namespace: dict[str, Any]) -> None:
         raise
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_python_blocks_compile(page: Path) -> None:
-    for block in blocks(page, "python"):
-        assert block.compiled()
-        assert block.words <= {"no-run", "pytest"}, block.name
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_python_blocks_run(
+async def test_python_blocks_compile_and_run(
     page: Path, namespace: dict[str, Any], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if page.name == "local.md" and not model_path().exists():
@@ -112,6 +105,8 @@ async def test_python_blocks_run(
     with FakeCLI().turn(*output, closing).forever() as fake:
         monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
         for block in blocks(page, "python"):
+            assert block.compiled()
+            assert block.words <= {"no-run", "pytest"}, block.name
             if block.is_run:
                 await execute(block, namespace)
     namespace.clear()

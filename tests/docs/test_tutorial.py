@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from markdown_pages import DOCS, blocks
+from process_checks import eventually
 
 from pilothouse.provision.pinned_files import model_path
 
@@ -87,21 +87,14 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
+def is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def fetch(address: str, body: str | None = None) -> str:
     with urllib.request.urlopen(address, body.encode() if body else None, LIMIT_S) as response:
         return response.read().decode()
-
-
-def until_listening(port: int) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
 
 
 def test_the_service_answers_as_its_page_says(clean_env: dict[str, str], tmp_path: Path) -> None:
@@ -110,7 +103,7 @@ def test_the_service_answers_as_its_page_says(clean_env: dict[str, str], tmp_pat
     command = [sys.executable, str(PROGRAMS / SERVICE), str(port)]
     with subprocess.Popen(command, cwd=tmp_path, env=clean_env, stdout=subprocess.PIPE, text=True) as server:
         try:
-            until_listening(port)
+            eventually(lambda: is_listening(port))
             calls = re.findall(
                 r'^\$ curl (?:-d "(.*)" )?http://127.0.0.1:8000/(\S+)\n(.*)$', session.text, re.MULTILINE
             )

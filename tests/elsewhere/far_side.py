@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,22 +31,19 @@ def processes(text: str) -> dict[int, str]:
 
 
 def command_lines() -> str:
-    lines: list[bytes] = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            lines.append(place.read_bytes())
-    return b"\n".join(lines).decode("utf-8", "replace")
+    return "\n".join(text for _, text in _list_commands())
 
 
 def supervisors(role: str, near: str) -> list[int]:
     """The shells of one role ("relay", "watch") whose directory begins with `near`."""
-    found: list[int] = []
+    lines = [(pid, text.split("\0")) for pid, text in _list_commands()]
+    return [pid for pid, words in lines if role in words[4:5] and words[5].startswith(near)]
+
+
+def _list_commands() -> Iterator[tuple[int, str]]:
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            words = place.read_bytes().decode("utf-8", "replace").split("\0")
-            if role in words[4:5] and words[5].startswith(near):
-                found.append(int(place.parent.name))
-    return found
+            yield int(place.parent.name), place.read_bytes().decode("utf-8", "replace")
 
 
 def until_gone(text: str, directory: str = tempfile.gettempdir(), seconds: float = GONE_S) -> None:

@@ -370,20 +370,11 @@ USES: Final[tuple[Callable[..., Awaitable[None]], ...]] = (awaited, streamed, re
 
 SHORT: Final = 0.05  # seconds; in place of those that are given to a peer that does not let go
 SHORTENED: Final = (
-    "interrupt.INTERRUPT_SECONDS",
-    "activity.WAKE_SECONDS",
-    "child.CLOSE_SECONDS",
-    "child.INTERRUPT_SECONDS",
-    "child.EXIT_NOTICE_SECONDS",
-    "child.SEND_SECONDS",
-    "activity.WAKE_SECONDS",
-    "run.DECISION_SECONDS",
-    "child.EXIT_SECONDS",
-    "child.INTERRUPT_RESPONSE_SECONDS",
-    "child.SAVE_SECONDS",
-    "activity.WAKE_SECONDS",
+    "interrupt.INTERRUPT_SECONDS", "activity.WAKE_SECONDS", "child.CLOSE_SECONDS", "child.INTERRUPT_SECONDS",
+    "child.EXIT_NOTICE_SECONDS", "child.SEND_SECONDS", "run.DECISION_SECONDS", "child.EXIT_SECONDS",
+    "child.INTERRUPT_RESPONSE_SECONDS", "child.SAVE_SECONDS",
     "channel.CANCEL_SEND_SECONDS",
-)
+)  # fmt: skip
 
 
 def shorten_waits(set_to: Callable[[Any, str, float], object] = setattr) -> None:

@@ -158,20 +158,9 @@ async def stubborn(agent: ph.Agent) -> None:
 
 
 WORK: tuple[Callable[[ph.Agent], Awaitable[None]], ...] = (
-    short,
-    blocking,
-    conversation,
-    interrupted,
-    asked,
-    killed,
-    failed,
-    left,
-    unread,
-    cancelled,
-    dropped,
-    stubborn,
+    short, blocking, conversation, interrupted, asked, killed, failed, left, unread, cancelled, dropped, stubborn,
     waiting,
-)
+)  # fmt: skip
 
 
 async def work_for(seconds: float, done: Counter[str], idle_tasks: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast
+from typing import Any
 
 import pilothouse as ph
 from pilothouse_testing import RecordedRequest, Text, ToolUse
@@ -50,9 +50,7 @@ def nonce_of(request: RecordedRequest) -> str:
 
 
 def session_of(claude: Any, bridge: Bridge, *tools: Any, **settings: Any) -> ph.Session:
-    env = claude.model.env(max_retries=0)
-    given: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "env": env, "inherit_env": False, **settings}
-    return ph.Agent(custom_tools=list(tools), tool_bridge=cast("Any", bridge.name), **given).session()
+    return claude.session(custom_tools=list(tools), tool_bridge=bridge.name, **settings)
 
 
 async def weather(city: str, units: str = "celsius") -> str:

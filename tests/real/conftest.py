@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,6 +14,7 @@ import msgspec
 import pytest
 from bridge_models import Bridge
 from cli_versions import UNKNOWN_PROPERTY, describe_unknown
+from process_checks import find_processes
 
 import pilothouse as ph
 from pilothouse.messages import Message, UnknownMessage
@@ -42,6 +42,17 @@ class Claude:
         self.cwd.mkdir()
         self.queries: list[ph.Query] = []
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that keep a child inside of the test."""
+        return {"cli": self.path, "cwd": self.cwd, "env": self.model.env(max_retries=0), "inherit_env": False}
+
+    def agent(self, **settings: Any) -> ph.Agent:
+        return ph.Agent(**{**self.settings, **settings})
+
+    def session(self, **settings: Any) -> ph.Session:
+        return ph.session(**{**self.settings, **settings})
+
     def ask(
         self,
         prompt: Any = "go",
@@ -63,8 +74,7 @@ class Claude:
 
     def processes(self) -> list[int]:
         """Pids of everything that runs with the home of this test."""
-        wanted = f"HOME={self.home}".encode()
-        return [pid for pid in _pids() if wanted in _environment(pid)]
+        return find_processes(f"HOME={self.home}")
 
     async def gone(self) -> None:
         """Wait, bounded, until nothing is left of the CLI and of what its tools started."""
@@ -112,17 +122,6 @@ def unknown_parts(value: Any) -> Iterator[Any]:
             yield from unknown_parts(item)
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
 @pytest.fixture
 def claude(
     real_cli: str, scripted_model: ScriptedModel, record_property: Callable[[str, object], None]
@@ -136,6 +135,12 @@ def claude(
         record_property(UNKNOWN_PROPERTY, describe_unknown(part))
     assert not unknown, f"this CLI says what pilothouse does not know: {unknown}"
     assert not claude.processes()
+
+
+@pytest.fixture
+def model(scripted_model: ScriptedModel) -> ScriptedModel:
+    """What the CLI asks."""
+    return scripted_model
 
 
 @pytest.fixture(params=["mcp", "deferred", "xml"])

@@ -1,4 +1,4 @@
-"""Conversations of the real CLI: what the model was shown of them, and children that are killed."""
+"""Conversations with the real CLI: what the model does in them and was shown of them, and children that are killed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ import signal
 from typing import Any
 
 import anyio
+import pytest
 
-from pilothouse.client.sessions import Session
-from pilothouse_testing import RecordedRequest
+import pilothouse as ph
+from pilothouse_testing import RecordedRequest, Text, ToolUse
+
+both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005000201"
+    "9d1f3bd20000000049454e44ae426082"
+)
+
+
+def bash(command: str, **more: Any) -> ToolUse:
+    return ToolUse("Bash", {"command": command, "description": "d", **more})
+
+
+def tell_results(request: RecordedRequest) -> Text:
+    """The last step of a script: say what the tools gave."""
+    return Text(" | ".join(f"{'error: ' if r.is_error else ''}{r.text}" for r in request.tool_results))
 
 
 def user_texts(request: RecordedRequest) -> list[str]:
@@ -23,7 +39,7 @@ def user_texts(request: RecordedRequest) -> list[str]:
     return found
 
 
-async def kill_child(session: Session) -> None:
+async def kill_child(session: ph.Session) -> None:
     """Kill the CLI from outside, and wait until the session has noticed."""
     os.kill(session.pid or 0, signal.SIGKILL)
     with anyio.fail_after(20):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from conversations import PNG, both_loops
 
 import pilothouse as ph
 from pilothouse.events import Started
@@ -17,11 +17,6 @@ from pilothouse.messages import Message, ResultMessage, StreamEvent
 from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
-
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
 
 
 def kinds(messages: list[Message]) -> list[str]:
@@ -38,22 +33,15 @@ def _kind(message: Message) -> str:
 
 @both_loops
 @pytest.mark.requirement("R29", "R38", "E82", "L55", "L56", "E66", "G36")
-async def test_a_streamed_answer_in_the_order_of_the_wire(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_streamed_answer_in_the_order_of_the_wire(claude: Any, model: ScriptedModel) -> None:
     gate = Gate()
-    scripted_model.reply(Text("one two three", chunks=["one ", "two ", "three"]))
-    scripted_model.reply([Text("four", chunks=["fo", "ur"]), Pause(gate), Text("five", chunks=["fi", "ve"])])
+    model.reply(Text("one two three", chunks=["one ", "two ", "three"]))
+    model.reply([Text("four", chunks=["fo", "ur"]), Pause(gate), Text("five", chunks=["fi", "ve"])])
     first = await claude.ask("count", partial_messages=True)
     assert kinds(first.messages) == [
-        "init",
-        "message_start",
-        "content_block_start",
-        *["content_block_delta"] * 3,
-        "assistant",
-        "content_block_stop",
-        "message_delta",
-        "message_stop",
-        "result",
-    ]
+        "init", "message_start", "content_block_start", *["content_block_delta"] * 3, "assistant",
+        "content_block_stop", "message_delta", "message_stop", "result",
+    ]  # fmt: skip
     assert (first.text, first.full_text, first.turns) == ("one two three", "one two three", 1)
     assert first.is_success
     assert first.validate().ok
@@ -61,7 +49,7 @@ async def test_a_streamed_answer_in_the_order_of_the_wire(claude: Any, scripted_
     assert first.usage is not None
     assert first.usage.output_tokens == 4
     assert {m.session_id for m in first.messages} == {first.session_id}
-    agent = scripted_model.requests[0].headers["user-agent"]
+    agent = model.requests[0].headers["user-agent"]
     assert "sdk-pilothouse" in agent
 
     second = claude.ask("go on")
@@ -74,22 +62,22 @@ async def test_a_streamed_answer_in_the_order_of_the_wire(claude: Any, scripted_
     assert texts == ["fo", "ur", "fi", "ve"]
     assert (await second.result()).text == "five"
     assert (await second.result()).full_text == "fourfive"
-    scripted_model.assert_done()
+    model.assert_done()
 
 
 @both_loops
 @pytest.mark.requirement("L33", "L39", "L50", "R33", "G19")
-async def test_tools_really_run(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_tools_really_run(claude: Any, model: ScriptedModel) -> None:
     note = claude.cwd / "note.txt"
-    scripted_model.reply(["Counting.", ToolUse("Bash", {"command": "echo $((40+2)) > n.txt; cat n.txt"})])
-    scripted_model.reply(ToolUse("Write", {"file_path": str(note), "content": "hello notes"}))
-    scripted_model.reply(ToolUse("Read", {"file_path": str(note)}))
-    scripted_model.reply("It is 42.")
+    model.reply(["Counting.", ToolUse("Bash", {"command": "echo $((40+2)) > n.txt; cat n.txt"})])
+    model.reply(ToolUse("Write", {"file_path": str(note), "content": "hello notes"}))
+    model.reply(ToolUse("Read", {"file_path": str(note)}))
+    model.reply("It is 42.")
     result = await claude.ask("count", permission_mode="bypassPermissions")
     assert [use.name for use in result.tool_uses] == ["Bash", "Write", "Read"]
     assert (claude.cwd / "n.txt").read_text() == "42\n"
     assert note.read_text() == "hello notes"
-    assert [request.tool_text for request in scripted_model.requests[1:]] == [
+    assert [request.tool_text for request in model.requests[1:]] == [
         "42",
         f"File created successfully at: {note} (file state is current in your context — no need to Read it back)",
         "1\thello notes",
@@ -100,10 +88,10 @@ async def test_tools_really_run(claude: Any, scripted_model: ScriptedModel) -> N
     assert result.validate().ok
 
 
-async def test_parallel_tools_thinking_and_events(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_parallel_tools_thinking_and_events(claude: Any, model: ScriptedModel) -> None:
     calls = [ToolUse("Bash", {"command": f"echo {name}"}) for name in ("left", "right")]
-    scripted_model.reply([Thinking("Both at once.", chunks=3), *calls])
-    scripted_model.reply([Thinking("Now I know."), Text("left and right", chunks=4)])
+    model.reply([Thinking("Both at once.", chunks=3), *calls])
+    model.reply([Thinking("Now I know."), Text("left and right", chunks=4)])
     query = claude.ask("both", permission_mode="bypassPermissions")
     events = [event async for event in query.events()]
     result = await query.result()
@@ -124,53 +112,25 @@ async def test_parallel_tools_thinking_and_events(claude: Any, scripted_model: S
     assert result.validate().ok
 
 
-@dataclasses.dataclass
-class Invoice:
-    total: float
-    items: list[str]
-
-
-@pytest.mark.requirement("L14", "L42")
-async def test_structured_output(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(["Let me see.", ToolUse("StructuredOutput", {"total": 3, "items": ["tea"]})])
-    result = await claude.ask("extract", output_type=Invoice)
-    assert result.output == Invoice(3.0, ["tea"])
-    assert result.structured == {"total": 3, "items": ["tea"]}
-    assert "StructuredOutput" in scripted_model.requests[0].tools
-
-    scripted_model.default = "I would rather not."
-    refused = await claude.ask("extract", output_type=Invoice)
-    assert isinstance(refused.error, ph.StructuredOutputError)
-    with pytest.raises(ph.StructuredOutputError):
-        _ = refused.output
-
-    scripted_model.default = ToolUse("StructuredOutput", {"total": "none"})
-    wrong = await claude.ask("extract", output_type=Invoice)
-    assert isinstance(wrong.error, ph.StructuredOutputError)
-    assert wrong.error.result is wrong.result
-
-
 @pytest.mark.requirement("S35")
-async def test_pictures_and_documents_reach_the_model(
-    claude: Any, scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
-    scripted_model.reply("a dot")
-    (tmp_path / "dot.png").write_bytes(PIXEL)
+async def test_pictures_and_documents_reach_the_model(claude: Any, model: ScriptedModel, tmp_path: Path) -> None:
+    model.reply("a dot")
+    (tmp_path / "dot.png").write_bytes(PNG)
     pdf = b"%PDF-1.1\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF"
     blocks = ["What is it?", ph.image(tmp_path / "dot.png"), ph.document(b"plain words"), ph.document(pdf)]
     result = await claude.ask(blocks)
     assert result.text == "a dot"
-    sent = [block for m in scripted_model.requests[0].messages if m["role"] == "user" for block in m["content"]]
+    sent = [block for m in model.requests[0].messages if m["role"] == "user" for block in m["content"]]
     sources = {b["source"]["media_type"]: b["source"]["data"] for b in sent if "source" in b}
-    assert base64.b64decode(sources["image/png"])[:8] == PIXEL[:8]
+    assert base64.b64decode(sources["image/png"])[:8] == PNG[:8]
     assert sources["text/plain"] == "plain words"
     assert base64.b64decode(sources["application/pdf"]) == pdf
-    assert "What is it?" in scripted_model.requests[0].last_user_text
+    assert "What is it?" in model.requests[0].last_user_text
 
 
 @both_loops
 @pytest.mark.requirement("E13", "E25", "G48", "R4")
-async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_one_child_answers_two_prompts_in_turn(claude: Any, model: ScriptedModel) -> None:
     answered = anyio.Event()
     pids: list[list[int]] = []
 
@@ -178,7 +138,7 @@ async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model
         pids.append(claude.processes())  # while the CLI waits for the model
         return f"You said {request.last_user_text}."
 
-    scripted_model.default = answer
+    model.default = answer
 
     async def prompts() -> AsyncIterator[str]:
         yield "one"
@@ -198,17 +158,17 @@ async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model
     assert "Bash" in first.tools
     assert first.session_id == second.session_id == result.session_id
     # The second request holds the first turn: it is one conversation.
-    history = [message["role"] for message in scripted_model.requests[1].messages if message["role"] != "system"]
+    history = [message["role"] for message in model.requests[1].messages if message["role"] != "system"]
     assert history == ["user", "assistant", "user"]
 
 
 async def test_prompts_that_wait_are_answered_together(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As docs/asking.md says; a session gives each an answer of its own."""
     gate = Gate()
-    scripted_model.on("Item 0", reply=[Pause(gate), Text("first")])
-    scripted_model.default = lambda request: f"answer to {request.last_user_text}"
+    model.on("Item 0", reply=[Pause(gate), Text("first")])
+    model.default = lambda request: f"answer to {request.last_user_text}"
 
     async def prompts() -> AsyncIterator[str]:
         for number in range(5):

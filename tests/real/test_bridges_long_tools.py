@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.slow]
 SECONDS = 75.0
 
 
-async def test_a_tool_that_takes_long(claude: Any, scripted_model: ScriptedModel, bridge: Bridge) -> None:
+async def test_a_tool_that_takes_long(claude: Any, model: ScriptedModel, bridge: Bridge) -> None:
     async def patient() -> str:
         """Takes more than a minute."""
         await anyio.sleep(SECONDS)
         return "at last"
 
-    scripted_model.reply(Steps(bridge.calls(("patient", {})), bridge.tell))
-    scripted_model.on("again", "here I am")
+    model.reply(Steps(bridge.calls(("patient", {})), bridge.tell))
+    model.on("again", "here I am")
     async with session_of(claude, bridge, patient) as session:
         with anyio.fail_after(SECONDS + 30):
             assert read_results(await session.query("go")) == [(False, "at last")]

@@ -48,9 +48,9 @@ def hook(*answers: Any) -> list[ph.HookMatcher]:
     ids=["raises", "second-raises", "second-denies", "second-asks"],
 )
 async def test_the_strictest_hook_holds(
-    scripted_model: ScriptedModel, bridge: Bridge, ask: Ask, settings: dict[str, Any]
+    model: ScriptedModel, bridge: Bridge, ask: Ask, settings: dict[str, Any]
 ) -> None:
-    scripted_model.reply(Steps(bridge.calls(ROME), bridge.tell))
+    model.reply(Steps(bridge.calls(ROME), bridge.tell))
     result = await ask(weather, **settings)
     assert [error for error, _ in read_results(result)] == [True]
     assert [denial.tool_input for denial in result.permission_denials] == [{"city": "Rome"}]
@@ -58,13 +58,11 @@ async def test_the_strictest_hook_holds(
 
 
 @pytest.mark.requirement("S37")
-async def test_a_permission_callback_that_raises_denies(
-    scripted_model: ScriptedModel, bridge: Bridge, ask: Ask
-) -> None:
+async def test_a_permission_callback_that_raises_denies(model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
     def broken(request: ph.PermissionRequest) -> bool:
         raise RuntimeError("boom")
 
-    scripted_model.reply(Steps(bridge.calls(ROME), bridge.tell))
+    model.reply(Steps(bridge.calls(ROME), bridge.tell))
     ((error, text),) = read_results(await ask(weather, can_use_tool=broken))
     assert error
     assert "boom" not in text
@@ -77,20 +75,20 @@ async def test_a_permission_callback_that_raises_denies(
     ("PostToolUse", [ph.HookOutput.context("noted"), END]),
 ])  # fmt: skip
 async def test_a_hook_may_end_the_query(
-    scripted_model: ScriptedModel, bridge: Bridge, ask: Ask, event: str, answers: list[Any]
+    model: ScriptedModel, bridge: Bridge, ask: Ask, event: str, answers: list[Any]
 ) -> None:
-    scripted_model.reply(bridge.calls(ROME))
-    scripted_model.default = "went on"
+    model.reply(bridge.calls(ROME))
+    model.default = "went on"
     result = await ask(weather, hooks={event: hook(*answers)})
-    assert len(scripted_model.requests) == 1
+    assert len(model.requests) == 1
     assert (result.outcome, result.text, result.turns) == ("success", "", 2)
     closing = [each for each in result.messages if isinstance(each, ph.ResultMessage)][-1]
     assert closing.terminal_reason == "hook_stopped"
     assert not result.validate().faults
 
 
-async def test_a_person_may_end_the_query(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
-    scripted_model.reply(bridge.calls(ROME))
+async def test_a_person_may_end_the_query(model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
+    model.reply(bridge.calls(ROME))
     result = await ask(weather, can_use_tool=lambda request: ph.Deny("stop", interrupt=True))
     assert (result.outcome, result.turns) == ("interrupted", 3)
     assert [denial.tool_input for denial in result.permission_denials] == [{"city": "Rome"}]
@@ -99,9 +97,7 @@ async def test_a_person_may_end_the_query(scripted_model: ScriptedModel, bridge:
 
 @pytest.mark.requirement("S23", "S38")
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_the_calls_of_the_last_turn_run(
-    scripted_model: ScriptedModel, bridge: Bridge, ask: Ask, limit: int
-) -> None:
+async def test_the_calls_of_the_last_turn_run(model: ScriptedModel, bridge: Bridge, ask: Ask, limit: int) -> None:
     ran: list[int] = []
 
     def count() -> int:
@@ -109,15 +105,15 @@ async def test_the_calls_of_the_last_turn_run(
         ran.append(len(ran))
         return len(ran)
 
-    scripted_model.default = bridge.calls(("count", {}))
+    model.default = bridge.calls(("count", {}))
     result = await ask(count, max_turns=limit)
     assert isinstance(result.error, ph.MaxTurnsError)
-    assert (len(scripted_model.requests), ran, result.turns) == (limit, list(range(limit)), limit + 1)
+    assert (len(model.requests), ran, result.turns) == (limit, list(range(limit)), limit + 1)
     assert len(result.tool_uses) == limit
     assert not result.validate().faults
 
 
-async def test_hooks_get_one_prompt_and_one_end(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
+async def test_hooks_get_one_prompt_and_one_end(model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
     received: list[tuple[str, Any]] = []
 
     def hear(event: Any) -> Any:
@@ -128,13 +124,14 @@ async def test_hooks_get_one_prompt_and_one_end(scripted_model: ScriptedModel, b
         return ph.HookOutput.block("check it") if len(received) == 2 else None
 
     steps = Steps(bridge.calls(ROME, before="Let me see. "), "It is warm.", "Checked.")
-    scripted_model.reply(steps)
+    model.reply(steps)
     result = await ask(weather, hooks={name: [ph.HookMatcher(None, [hear])] for name in ("Stop", "UserPromptSubmit")})
     assert received == [("UserPromptSubmit", "go"), ("Stop", "It is warm."), ("Stop", "Checked.")]
     assert result.text == "Checked."
+    assert "check it" in str(model.requests[-1].messages)
 
 
-async def test_several_prompts_each_with_calls(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
+async def test_several_prompts_each_with_calls(model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
     gate = anyio.Event()
 
     async def prompts() -> AsyncGenerator[str]:
@@ -149,9 +146,9 @@ async def test_several_prompts_each_with_calls(scripted_model: ScriptedModel, br
         return city
 
     ran: list[str] = []
-    scripted_model.reply(Steps(bridge.calls(("look", {"city": "Rome"})), "seen Rome"))
-    scripted_model.on("two", Steps(bridge.calls(("look", {"city": "Oslo"})), "seen Oslo"))
-    scripted_model.default = "went on"
+    model.reply(Steps(bridge.calls(("look", {"city": "Rome"})), "seen Rome"))
+    model.on("two", Steps(bridge.calls(("look", {"city": "Oslo"})), "seen Oslo"))
+    model.default = "went on"
     result = await ask(look, prompt=prompts() if bridge.name != "mcp" else ["one"])
     assert ran == (["Rome", "Oslo"] if bridge.name != "mcp" else ["Rome"])
     assert not result.validate().faults
@@ -162,10 +159,10 @@ async def test_several_prompts_each_with_calls(scripted_model: ScriptedModel, br
 
 @pytest.mark.parametrize("how", ["fork", "resume", "clear"])
 async def test_tools_stay_when_a_conversation_moves(
-    claude: Any, scripted_model: ScriptedModel, bridge: Bridge, how: str
+    claude: Any, model: ScriptedModel, bridge: Bridge, how: str
 ) -> None:
     for _ in range(2):
-        scripted_model.reply(Steps(bridge.calls(ROME), bridge.tell))
+        model.reply(Steps(bridge.calls(ROME), bridge.tell))
     async with session_of(claude, bridge, weather) as first:
         await first.query("the first prompt")
         if how == "clear":
@@ -178,12 +175,12 @@ async def test_tools_stay_when_a_conversation_moves(
             async with later:
                 second = await later.query("again")
     assert read_results(second) == [(False, "18 celsius in Rome")]
-    remembered = any("the first prompt" in str(each) for each in scripted_model.requests[-1].messages)
+    remembered = any("the first prompt" in str(each) for each in model.requests[-1].messages)
     assert remembered is (how != "clear")
 
 
 async def test_a_child_that_dies_in_a_tool_leaves_the_call_undone(
-    claude: Any, scripted_model: ScriptedModel, bridge: Bridge
+    claude: Any, model: ScriptedModel, bridge: Bridge
 ) -> None:
     runs: list[str] = []
     started = anyio.Event()
@@ -195,8 +192,8 @@ async def test_a_child_that_dies_in_a_tool_leaves_the_call_undone(
         await anyio.sleep_forever()
         return ""
 
-    scripted_model.reply(bridge.calls(("slow", {})))
-    scripted_model.default = "here I am"
+    model.reply(bridge.calls(("slow", {})))
+    model.default = "here I am"
     async with session_of(claude, bridge, slow) as session:
 
         async def kill() -> None:
@@ -213,7 +210,7 @@ async def test_a_child_that_dies_in_a_tool_leaves_the_call_undone(
     assert len(runs) == 1
 
 
-async def test_the_mode_of_a_session_counts(claude: Any, scripted_model: ScriptedModel, bridge: Bridge) -> None:
+async def test_the_mode_of_a_session_counts(claude: Any, model: ScriptedModel, bridge: Bridge) -> None:
     asked: list[str] = []
 
     def can_use_tool(request: ph.PermissionRequest) -> ph.Deny:
@@ -221,7 +218,7 @@ async def test_the_mode_of_a_session_counts(claude: Any, scripted_model: Scripte
         return ph.Deny("no")
 
     for _ in range(4):
-        scripted_model.reply(Steps(bridge.calls(ROME), bridge.tell))
+        model.reply(Steps(bridge.calls(ROME), bridge.tell))
     settings = {"can_use_tool": can_use_tool, "allow_dangerously_skip_permissions": True}
     async with session_of(claude, bridge, weather, **settings) as session:
         failed = [read_results(await session.query("ask me"))[0][0]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import dataclass
@@ -11,25 +10,15 @@ from typing import Any
 
 import anyio
 import pytest
+from conversations import PNG, bash, both_loops, tell_results
 
 import pilothouse as ph
-from pilothouse.hooks import HookEvent, StopEvent, UserPromptSubmitEvent
+from pilothouse.hooks import HookEvent, UserPromptSubmitEvent
 from pilothouse.permissions import AddRules, PermissionRule, PlanRequest, QuestionRequest, UserQuestion, allow_all
 from pilothouse.tools import ToolContent, ToolContext, image_content, mount, resource
-from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
-
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-
-
-def bash(command: str, **more: Any) -> ToolUse:
-    return ToolUse("Bash", {"command": command, "description": "d", **more})
-
-
-def results(request: RecordedRequest) -> Text:
-    """The last step of a script: say what the tools gave."""
-    return Text(" | ".join(f"{'error: ' if r.is_error else ''}{r.text}" for r in request.tool_results))
 
 
 def kinds(request: RecordedRequest) -> list[str]:
@@ -44,9 +33,9 @@ def kinds(request: RecordedRequest) -> list[str]:
 
 @both_loops
 @pytest.mark.requirement("R11", "E72", "E73", "E74", "E75", "G13", "G27")
-async def test_permissions(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_permissions(claude: Any, model: ScriptedModel) -> None:
     calls = [bash("touch allowed"), bash("touch denied"), bash("touch changed"), bash("touch asked")]
-    scripted_model.reply(Steps(calls, results))
+    model.reply(Steps(calls, tell_results))
     asked: list[ph.PermissionRequest] = []
     confirmed: list[tuple[str, str]] = []
 
@@ -72,11 +61,11 @@ async def test_permissions(claude: Any, scripted_model: ScriptedModel) -> None:
     assert [request.tool_use_id for request in asked] == [use.id for use in result.tool_uses]
     assert [denial.tool_input["command"] for denial in result.permission_denials] == ["touch denied", "touch asked"]
     assert result.is_success
-    scripted_model.assert_done()
+    model.assert_done()
 
 
-async def test_updated_permissions_silence_the_next_question(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([bash("touch a")], [bash("touch b")], [bash("mkdir c")], results))
+async def test_updated_permissions_silence_the_next_question(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Steps([bash("touch a")], [bash("touch b")], [bash("mkdir c")], tell_results))
     asked: list[str] = []
 
     async def can_use_tool(request: ph.PermissionRequest) -> ph.Allow:
@@ -87,11 +76,11 @@ async def test_updated_permissions_silence_the_next_question(claude: Any, script
     await claude.ask(tools=["Bash"], can_use_tool=can_use_tool)
     assert asked == ["touch a", "mkdir c"]
     assert {path.name for path in claude.cwd.iterdir()} == {"a", "b", "c"}
-    scripted_model.assert_done()
+    model.assert_done()
 
 
-async def test_what_the_cli_suggests_can_be_handed_back(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([bash("touch a")], [bash("touch b")], results))
+async def test_what_the_cli_suggests_can_be_handed_back(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Steps([bash("touch a")], [bash("touch b")], tell_results))
     asked: list[ph.PermissionRequest] = []
 
     def can_use_tool(request: ph.PermissionRequest) -> ph.Allow:
@@ -105,20 +94,11 @@ async def test_what_the_cli_suggests_can_be_handed_back(claude: Any, scripted_mo
     assert not list(Path(claude.home).rglob("settings.local.json"))
 
 
-@pytest.mark.requirement("E74")
-async def test_a_denial_may_end_the_turn(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(bash("touch a"))
-    result = await claude.ask(tools=["Bash"], can_use_tool=lambda request: ph.Deny("stop", interrupt=True))
-    assert not result.is_success
-    assert not list(claude.cwd.iterdir())
-    scripted_model.assert_done()
-
-
 @both_loops
 async def test_a_callback_that_fails_denies(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripted_model.reply(Steps([bash("touch a"), bash("touch b")], results))
+    model.reply(Steps([bash("touch a"), bash("touch b")], tell_results))
 
     def can_use_tool(request: ph.PermissionRequest) -> object:
         if request.tool_input["command"] == "touch a":
@@ -127,16 +107,16 @@ async def test_a_callback_that_fails_denies(
 
     result = await claude.ask(tools=["Bash"], can_use_tool=can_use_tool)
     assert result.text.count("error: Not allowed: the permission check of the host failed.") == 2
-    assert "hunter2" not in json.dumps(scripted_model.requests[1].messages)
+    assert "hunter2" not in json.dumps(model.requests[1].messages)
     assert "hunter2" in caplog.text
     assert not list(claude.cwd.iterdir())
 
 
-async def test_questions_of_the_model(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_questions_of_the_model(claude: Any, model: ScriptedModel) -> None:
     options = [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]
     question = {"question": "Which colour?", "header": "Colour", "options": options, "multiSelect": False}
     many = {"question": "Which sizes?", "header": "Sizes", "options": options, "multiSelect": True}
-    scripted_model.reply(Steps([ToolUse("AskUserQuestion", {"questions": [question, many]})], results))
+    model.reply(Steps([ToolUse("AskUserQuestion", {"questions": [question, many]})], tell_results))
     seen: list[UserQuestion] = []
 
     async def on_question(request: QuestionRequest) -> dict[str, Any]:
@@ -147,17 +127,17 @@ async def test_questions_of_the_model(claude: Any, scripted_model: ScriptedModel
     assert [q.text for q in seen] == ["Which colour?", "Which sizes?"]
     assert '"Which colour?"="Blue"' in result.text
     assert '"Which sizes?"="Red, Blue"' in result.text
-    scripted_model.assert_done()
+    model.assert_done()
 
 
-async def test_a_plan_is_sent_back_and_then_approved(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_plan_is_sent_back_and_then_approved(claude: Any, model: ScriptedModel) -> None:
     def write_plan(request: RecordedRequest) -> ToolUse:
         path = re.search(r"/[^\s\"\\]+/plans/[^\s\"\\]+\.md", json.dumps(request.messages))
         assert path is not None
         return ToolUse("Write", {"file_path": path[0], "content": "1. touch a"})
 
     propose = ToolUse("ExitPlanMode", {})
-    scripted_model.reply(Steps(write_plan, [propose], [propose], [bash("touch a")], results))
+    model.reply(Steps(write_plan, [propose], [propose], [bash("touch a")], tell_results))
     plans: list[PlanRequest] = []
 
     def on_plan(request: PlanRequest) -> bool | str:
@@ -167,14 +147,14 @@ async def test_a_plan_is_sent_back_and_then_approved(claude: Any, scripted_model
     result = await claude.ask(permission_mode="plan", on_plan=on_plan, can_use_tool=allow_all())
     assert [plan.plan for plan in plans] == ["1. touch a"] * 2
     assert plans[0].path is not None
-    assert "Say which directory." in scripted_model.requests[2].tool_text
-    assert "approved" in scripted_model.requests[3].tool_text
+    assert "Say which directory." in model.requests[2].tool_text
+    assert "approved" in model.requests[3].tool_text
     assert (claude.cwd / "a").exists()
     assert result.is_success
 
 
-async def test_a_plan_without_a_file_is_that_of_the_call(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([ToolUse("ExitPlanMode", {"plan": "1. touch a"})], results))
+async def test_a_plan_without_a_file_is_that_of_the_call(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Steps([ToolUse("ExitPlanMode", {"plan": "1. touch a"})], tell_results))
     plans: list[PlanRequest] = []
     await claude.ask(permission_mode="plan", on_plan=lambda request: plans.append(request) or True)
     assert [(plan.plan, plan.path) for plan in plans] == [("1. touch a", None)]
@@ -186,19 +166,18 @@ async def by_query(claude: Any, **settings: Any) -> None:
 
 
 async def by_session(claude: Any, **settings: Any) -> None:
-    usual: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": claude.model.env()}
-    async with ph.session(**{**usual, **settings}) as session:
+    async with claude.session(**settings) as session:
         await session.query("go")
 
 
 @pytest.mark.parametrize("ask", [by_query, by_session])
-async def test_a_request_says_which_sub_agent_asks(ask: Any, claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_request_says_which_sub_agent_asks(ask: Any, claude: Any, model: ScriptedModel) -> None:
     task = {"description": "Look around", "prompt": "Look.", "subagent_type": "scout", "run_in_background": False}
-    scripted_model.reply([ToolUse("Agent", task)])
-    scripted_model.reply([bash("touch a")])
-    scripted_model.reply("It is done.")
-    scripted_model.reply([bash("touch b")])
-    scripted_model.reply("All is done.")
+    model.reply([ToolUse("Agent", task)])
+    model.reply([bash("touch a")])
+    model.reply("It is done.")
+    model.reply([bash("touch b")])
+    model.reply("All is done.")
     asked: list[ph.PermissionRequest] = []
     scout = ph.AgentDefinition(description="Looks around", prompt="You look around.")
     await ask(claude, agents={"scout": scout}, can_use_tool=lambda request: asked.append(request) or True)
@@ -213,8 +192,8 @@ async def test_a_request_says_which_sub_agent_asks(ask: Any, claude: Any, script
 
 @both_loops
 @pytest.mark.requirement("R12", "R14", "R15", "G28")
-async def test_hooks_before_and_after_a_tool(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([bash("rm -rf x")], [bash("echo one")], [bash("echo two")], "done"))
+async def test_hooks_before_and_after_a_tool(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Steps([bash("rm -rf x")], [bash("echo one")], [bash("echo two")], "done"))
     events: list[HookEvent] = []
 
     def guard(event: ph.PreToolUseEvent) -> ph.HookOutput | None:
@@ -233,20 +212,20 @@ async def test_hooks_before_and_after_a_tool(claude: Any, scripted_model: Script
 
     hooks = {"PreToolUse": [ph.HookMatcher("Bash", guard)], "PostToolUse": after}
     result = await claude.ask(tools=["Bash"], hooks=hooks)
-    denied, changed, hidden = (request.tool_text for request in scripted_model.requests[1:])
+    denied, changed, hidden = (request.tool_text for request in model.requests[1:])
     assert "nothing is deleted here" in denied
     assert (changed, hidden) == ("changed", "hidden")
     assert [event.event_name for event in events].count("PreToolUse") == 3
     assert {event.session_id for event in events} == {result.session_id}
     assert {event.cwd for event in events} == {str(claude.cwd)}
     assert all(Path(event.transcript_path).name == f"{result.session_id}.jsonl" for event in events)
-    scripted_model.assert_done()
+    model.assert_done()
 
 
 async def test_a_hook_that_fails_or_takes_too_long_refuses(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripted_model.reply(Steps([bash("touch slow")], [bash("touch broken")], [bash("touch c")], results))
+    model.reply(Steps([bash("touch slow")], [bash("touch broken")], [bash("touch c")], tell_results))
 
     async def guard(event: ph.PreToolUseEvent) -> None:
         command = event.tool_input["command"]
@@ -258,7 +237,7 @@ async def test_a_hook_that_fails_or_takes_too_long_refuses(
     # Ours comes 0.4 s before that of the CLI, which refuses too, in other words.
     hooks = {"PreToolUse": [ph.HookMatcher("Bash", guard, timeout=4)]}
     await claude.ask(tools=["Bash"], hooks=hooks, allowed_tools=["Bash(touch:*)"])
-    slow, broken, fine = (request.tool_text for request in scripted_model.requests[1:])
+    slow, broken, fine = (request.tool_text for request in model.requests[1:])
     assert "exceeded its timeout" in slow
     assert "a hook for PreToolUse failed" in broken
     assert "hunter2" not in broken
@@ -267,8 +246,8 @@ async def test_a_hook_that_fails_or_takes_too_long_refuses(
     assert "hunter2" in caplog.text
 
 
-async def test_hooks_of_a_prompt(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = "done"
+async def test_hooks_of_a_prompt(claude: Any, model: ScriptedModel) -> None:
+    model.default = "done"
 
     def gate(event: UserPromptSubmitEvent) -> ph.HookOutput:
         if "secret" in event.prompt:
@@ -277,22 +256,10 @@ async def test_hooks_of_a_prompt(claude: Any, scripted_model: ScriptedModel) -> 
 
     hooks = {"UserPromptSubmit": gate}
     assert (await claude.ask("hello", hooks=hooks)).text == "done"
-    assert "Today is Sunday." in json.dumps(scripted_model.requests[0].messages)
+    assert "Today is Sunday." in json.dumps(model.requests[0].messages)
     refused = await claude.ask("my secret", hooks=hooks)
-    assert len(scripted_model.requests) == 1
+    assert len(model.requests) == 1
     assert "no secrets" in refused.text
-
-
-async def test_a_stop_hook_makes_the_model_go_on(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("I think I am done.")
-    scripted_model.reply("Now I am.")
-
-    def more(event: StopEvent) -> ph.HookOutput | None:
-        return None if event.stop_hook_active else ph.HookOutput.block("Run the tests first.")
-
-    result = await claude.ask(hooks={"Stop": more})
-    assert result.text == "Now I am."
-    assert "Run the tests first." in json.dumps(scripted_model.requests[1].messages)
 
 
 # --- tools in this process
@@ -319,9 +286,8 @@ def add(a: int, b: int = 2) -> int:
 
 @ph.tool
 def picture() -> ToolContent:
-    """A red dot."""
-    red = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-    return image_content(base64.b64decode(red))
+    """A dot."""
+    return image_content(PNG)
 
 
 @ph.tool
@@ -335,7 +301,7 @@ TOOLS = [weather, add, picture, fail]
 
 @both_loops
 @pytest.mark.requirement("R13", "R20", "R22", "R24", "R27", "R28")
-async def test_tools_of_this_process(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_tools_of_this_process(claude: Any, model: ScriptedModel) -> None:
     calls = [
         ToolUse("mcp__tools__weather", {"city": "Oslo"}),
         ToolUse("mcp__tools__add", {"a": 40}),
@@ -343,10 +309,10 @@ async def test_tools_of_this_process(claude: Any, scripted_model: ScriptedModel)
         ToolUse("mcp__tools__fail", {"how": "told"}),
         ToolUse("mcp__tools__fail", {"how": "raised"}),
     ]
-    scripted_model.reply(Steps(calls, [ToolUse("mcp__tools__picture")], "done"))
+    model.reply(Steps(calls, [ToolUse("mcp__tools__picture")], "done"))
     result = await claude.ask(tools=[], custom_tools=TOOLS)
     assert result.text == "done"
-    first, second, third = scripted_model.requests
+    first, second, third = model.requests
     assert {f"mcp__tools__{name}" for name in ("weather", "add", "picture", "fail")} <= set(first.tools)
     schema = next(t for t in first.body["tools"] if t["name"] == "mcp__tools__add")["input_schema"]
     assert (schema["required"], set(schema["properties"])) == (["a"], {"a", "b"})
@@ -359,29 +325,11 @@ async def test_tools_of_this_process(claude: Any, scripted_model: ScriptedModel)
     assert "LookupError: the register is closed" in raised.text
     assert "image" in kinds(third)
     assert result.permission_denials == []
-    scripted_model.assert_done()
-
-
-async def test_custom_tools_need_permission_if_there_is_a_handler(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = Steps([ToolUse("mcp__tools__add", {"a": 1})], results).answers[0]
-    scripted_model.on(lambda request: request.tool_results, reply=results)
-    asked: list[str] = []
-
-    def can_use_tool(request: ph.PermissionRequest) -> bool:
-        asked.append(request.tool_name)
-        return False
-
-    denied = await claude.ask(tools=[], custom_tools=[add], can_use_tool=can_use_tool)
-    assert denied.text.startswith("error: ")
-    settled = await claude.ask(
-        tools=[], custom_tools=[add], can_use_tool=can_use_tool, allowed_tools=["mcp__tools__add"]
-    )
-    assert settled.text == "3"
-    assert asked == ["mcp__tools__add"]
+    model.assert_done()
 
 
 @pytest.mark.requirement("R21", "R25")
-async def test_servers_with_resources(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_servers_with_resources(claude: Any, model: ScriptedModel) -> None:
     @resource("ship://{name}/log")
     def log(name: str) -> str:
         """The log of a ship."""
@@ -395,19 +343,19 @@ async def test_servers_with_resources(claude: Any, scripted_model: ScriptedModel
         [ToolUse("ReadMcpResourceTool", {"server": "fleet", "uri": "ship://Fram/log"})],
         [ToolUse("mcp__fleet__add", {"a": 1})],
     ]
-    scripted_model.reply(Steps(*read, "done"))
+    model.reply(Steps(*read, "done"))
     await claude.ask(mcp_servers={"fleet": server}, allowed_tools=["mcp__fleet"])
-    listed, fixed, filled, added = (request.tool_text for request in scripted_model.requests[1:])
+    listed, fixed, filled, added = (request.tool_text for request in model.requests[1:])
     assert "ship://motto" in listed
     assert "Festina lente" in fixed
     assert "All is well on Fram." in filled
     assert added == "3"
-    assert "Ships and their logs." in json.dumps(scripted_model.requests[0].body)
+    assert "Ships and their logs." in json.dumps(model.requests[0].body)
 
 
 @both_loops
 @pytest.mark.requirement("R23")
-async def test_a_server_of_the_mcp_package(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_server_of_the_mcp_package(claude: Any, model: ScriptedModel) -> None:
     from mcp.server import MCPServer
 
     theirs = MCPServer("ledger")
@@ -417,62 +365,21 @@ async def test_a_server_of_the_mcp_package(claude: Any, scripted_model: Scripted
         """The balance of an account."""
         return f"{account}: 7"
 
-    scripted_model.reply(Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], results))
+    model.reply(Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], tell_results))
     result = await claude.ask(tools=[], mcp_servers={"ledger": mount(theirs)}, allowed_tools=["mcp__ledger__balance"])
     assert "Ann: 7" in result.text
-    scripted_model.assert_done()
+    model.assert_done()
 
 
-# --- sessions, and work that goes on in the background
-
-
-@both_loops
-@pytest.mark.requirement("G49", "R13")
-async def test_all_of_it_in_a_session(claude: Any, scripted_model: ScriptedModel) -> None:
-    for name in ("Ann", "Ben"):
-        scripted_model.reply(Steps([ToolUse("mcp__tools__greet", {"name": name}), bash("touch x")], results))
-    ids: list[str] = []
-    seen: list[str] = []
-
-    @ph.tool
-    def greet(name: str, context: ToolContext) -> str:
-        """Greet."""
-        ids.append(context.session.id)
-        return f"Hello {name}"
-
-    def can_use_tool(request: ph.PermissionRequest) -> bool:
-        seen.append(f"ask {request.tool_name}")
-        ids.append(request.session.id)
-        return request.tool_name != "Bash"
-
-    agent = ph.Agent(
-        cli=claude.path,
-        cwd=claude.cwd,
-        env=claude.model.env(),
-        inherit_env=False,
-        tools=["Bash"],
-        custom_tools=[greet],
-        can_use_tool=can_use_tool,
-        hooks={"PreToolUse": lambda event: seen.append(f"hook {event.tool_name}")},
-    )
-    async with agent.session() as session:
-        for name in ("Ann", "Ben"):
-            result = await session.query(name)
-            assert result.text.startswith(f"Hello {name} | error: ")
-    both = ["hook mcp__tools__greet", "ask mcp__tools__greet", "hook Bash", "ask Bash"]
-    assert sorted(seen) == sorted(both * 2)
-    assert set(ids) == {session.id}
-    scripted_model.assert_done()
+# --- work that goes on in the background
 
 
 @both_loops
 @pytest.mark.requirement("G49")
-async def test_a_background_task_wakes_a_model_that_still_reaches_our_tools(
-    claude: Any, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.reply(bash("until [ -e go ]; do sleep 0.02; done; touch done", run_in_background=True))
-    scripted_model.reply("It runs in the background.")
-    scripted_model.reply(Steps([ToolUse("mcp__tools__note", {"text": "finished"})], results))
+async def test_a_background_task_wakes_a_model_that_still_reaches_our_tools(claude: Any, model: ScriptedModel) -> None:
+    model.reply(bash("until [ -e go ]; do sleep 0.02; done; touch done", run_in_background=True))
+    model.reply("It runs in the background.")
+    model.reply(Steps([ToolUse("mcp__tools__note", {"text": "finished"})], tell_results))
     notes: list[str] = []
     asked: list[str] = []
 
@@ -496,13 +403,13 @@ async def test_a_background_task_wakes_a_model_that_still_reaches_our_tools(
     output = [m.result for m in result.messages if isinstance(m, ph.ResultMessage)]
     assert output == ["It runs in the background.", "noted"]
     assert result.text == "It runs in the background."
-    scripted_model.assert_done()
+    model.assert_done()
 
 
 @both_loops
 @pytest.mark.requirement("G49", "E78")
-async def test_an_interrupt_withdraws_an_open_question(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(bash("touch a"))
+async def test_an_interrupt_withdraws_an_open_question(claude: Any, model: ScriptedModel) -> None:
+    model.reply(bash("touch a"))
     asked, gone = anyio.Event(), anyio.Event()
 
     async def can_use_tool(request: ph.PermissionRequest) -> bool:

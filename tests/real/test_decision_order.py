@@ -35,10 +35,10 @@ DENIES = ph.HookOutput.deny("no")
     ],
 )
 async def test_the_order_of_decisions(
-    claude: Any, scripted_model: ScriptedModel, says: Any, settings: Any, asked: bool, runs: bool
+    claude: Any, model: ScriptedModel, says: Any, settings: Any, asked: bool, runs: bool
 ) -> None:
-    scripted_model.reply(ToolUse("Bash", TOUCH))
-    scripted_model.reply("done")
+    model.reply(ToolUse("Bash", TOUCH))
+    model.reply("done")
     received: list[str] = []
 
     def hook(event: ph.PreToolUseEvent) -> Any:
@@ -56,10 +56,10 @@ async def test_the_order_of_decisions(
     assert (claude.cwd / "a").exists() is runs
 
 
-async def test_a_simple_cli_takes_hooks_and_never_calls_them(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_simple_cli_takes_hooks_and_never_calls_them(claude: Any, model: ScriptedModel) -> None:
     """If this fails, the CLI has mended it, and the refusals of the client can go."""
-    scripted_model.reply(ToolUse("Bash", TOUCH))
-    scripted_model.reply("done")
+    model.reply(ToolUse("Bash", TOUCH))
+    model.reply("done")
     settings = {"env": {"CLAUDE_CODE_SIMPLE": "1"}}
     await claude.ask(
         tools=["Bash"], allowed_tools=["Bash"], hooks={"PreToolUse": lambda event: DENIES}, settings=settings

@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from conversations import both_loops
 from process_checks import eventually, find_processes, is_dead, linux_only
 
 import pilothouse as ph
@@ -57,19 +58,19 @@ def detached(claude: Any) -> Detached:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("how", DETACHED)
 async def test_a_detached_process_ends_with_the_query(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached, how: str
+    claude: Any, model: ScriptedModel, detached: Detached, how: str
 ) -> None:
-    scripted_model.on("go", reply=Steps([detached.make_use(how)], "done"))
+    model.on("go", reply=Steps([detached.make_use(how)], "done"))
     assert (await claude.ask(allowed_tools=["Bash"])).text == "done"
     assert is_dead(detached.pid)
 
 
-@pytest.mark.requirement("G9", "G11")
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.requirement("G9", "G11", "G45", "G47")
+@both_loops
 async def test_a_detached_process_ends_when_the_query_is_cancelled(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached
+    claude: Any, model: ScriptedModel, detached: Detached
 ) -> None:
-    scripted_model.on("go", reply=Steps([detached.make_use("setsid")], ENDLESS))
+    model.on("go", reply=Steps([detached.make_use("setsid")], ENDLESS))
 
     async def cancel_when_detached(scope: anyio.CancelScope) -> None:
         while not detached.file.exists() or not detached.file.read_text():
@@ -83,28 +84,14 @@ async def test_a_detached_process_ends_when_the_query_is_cancelled(
     assert is_dead(detached.pid)
 
 
-async def test_keep_detached_leaves_a_server_running(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached
-) -> None:
-    scripted_model.on("go", reply=Steps([detached.make_use("nohup")], "done"))
-    await claude.ask(allowed_tools=["Bash"], keep_detached=True)
-    try:
-        assert not is_dead(detached.pid)
-    finally:
-        os.kill(detached.pid, signal.SIGKILL)
-        await claude.gone()
-
-
 async def test_a_session_keeps_its_processes_until_it_is_closed(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached
+    claude: Any, model: ScriptedModel, detached: Detached
 ) -> None:
     behind = claude.cwd / "behind"
     background = ToolUse("Bash", {"command": f"echo $$ >{behind}; sleep 600", "run_in_background": True})
-    scripted_model.on("go", reply=Steps([detached.make_use("nohup")], [background], "done"))
-    scripted_model.default = "ok"
-    env = scripted_model.env(max_retries=0)
-    agent = ph.Agent(cli=claude.path, cwd=claude.cwd, env=env, inherit_env=False, allowed_tools=["Bash"])
-    async with agent.session() as session:
+    model.on("go", reply=Steps([detached.make_use("nohup")], [background], "done"))
+    model.default = "ok"
+    async with claude.session(allowed_tools=["Bash"]) as session:
         await session.query("go")
         eventually(lambda: behind.exists() and behind.read_text(), "the background command has not begun")
         pids = [detached.pid, int(behind.read_text())]
@@ -115,11 +102,9 @@ async def test_a_session_keeps_its_processes_until_it_is_closed(
 
 
 @pytest.mark.requirement("G9")
-async def test_commands_of_a_cli_that_was_killed_end(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached
-) -> None:
+async def test_commands_of_a_cli_that_was_killed_end(claude: Any, model: ScriptedModel, detached: Detached) -> None:
     foreground = claude.cwd / "foreground"
-    scripted_model.on(
+    model.on(
         "go",
         reply=Steps([detached.make_use("setsid")], [ToolUse("Bash", {"command": f"echo $$ >{foreground}; sleep 600"})]),
     )
@@ -147,40 +132,28 @@ asyncio.run(ph.query("go", inherit_env=False, allowed_tools=["Bash"], **settings
 """
 
 
-def start_program(claude: Any, scripted_model: ScriptedModel) -> subprocess.Popen[bytes]:
-    env = scripted_model.env(max_retries=0)
+def start_program(claude: Any, model: ScriptedModel) -> subprocess.Popen[bytes]:
+    env = model.env(max_retries=0)
     settings = json.dumps({"cli": claude.path, "cwd": str(claude.cwd), "env": env})
     return subprocess.Popen([sys.executable, "-c", PROGRAM, settings], stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.requirement("G10")
-def test_a_detached_process_ends_with_a_killed_program(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached
-) -> None:
-    scripted_model.on("go", reply=Steps([detached.make_use("empty environment")], ENDLESS))
-    with start_program(claude, scripted_model) as program:
-        eventually(lambda: detached.file.exists() and detached.file.read_text(), "the command has not begun")
-        program.kill()
-    eventually(lambda: is_dead(detached.pid), "the process is alive")
-    eventually(lambda: not claude.processes(), "the CLI is alive")
-
-
-@pytest.mark.requirement("G10")
 @pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.matrix)])
 def test_programs_killed_at_any_moment_leave_nothing(
-    claude: Any, scripted_model: ScriptedModel, detached: Detached, count: int
+    claude: Any, model: ScriptedModel, detached: Detached, count: int
 ) -> None:
     uses = [detached.make_use(how) for how in ("setsid", "empty environment", "nohup")]
     started = time.monotonic()
-    scripted_model.on("go", reply=Steps(uses, "done"))
-    scripted_model.default = "done"
-    with start_program(claude, scripted_model) as program:
+    model.on("go", reply=Steps(uses, "done"))
+    model.default = "done"
+    with start_program(claude, model) as program:
         program.wait()
     whole = time.monotonic() - started
     for number in range(count):
         detached.file.unlink(missing_ok=True)
         seconds = random.Random(number).uniform(0, whole)
-        with start_program(claude, scripted_model) as program:
+        with start_program(claude, model) as program:
             with suppress(subprocess.TimeoutExpired):
                 program.wait(seconds)
             program.kill()

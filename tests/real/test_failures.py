@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 import pilothouse as ph
@@ -17,10 +14,8 @@ from pilothouse.events import ApiRetry, TextRetracted
 from pilothouse.messages import ApiRetryMessage, RateLimitEvent
 from pilothouse_testing import (
     BrokenSse,
-    Gate,
     Hang,
     HttpError,
-    Pause,
     Reply,
     ScriptedModel,
     Steps,
@@ -60,9 +55,9 @@ ANSWER = "This is the whole answer."
 )
 @pytest.mark.requirement("E67", "L43")
 async def test_each_failure_of_the_api_has_its_error(
-    claude: Any, scripted_model: ScriptedModel, failure: HttpError, kind: type[ph.ResultError], words: str
+    claude: Any, model: ScriptedModel, failure: HttpError, kind: type[ph.ResultError], words: str
 ) -> None:
-    scripted_model.default = failure
+    model.default = failure
     result = await claude.ask()
     assert type(result.error) is kind
     assert words in str(result.error)
@@ -87,9 +82,9 @@ REFUSED_KEYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("name", REFUSED_KEYS)
 async def test_a_refused_key_is_named_by_its_variable(
-    claude: Any, scripted_model: ScriptedModel, name: str, status: int
+    claude: Any, model: ScriptedModel, name: str, status: int
 ) -> None:
-    scripted_model.default = HttpError(status)
+    model.default = HttpError(status)
     result = await claude.ask(**REFUSED_KEYS[name])
     assert type(result.error) is ph.AuthenticationError
     text = str(result.error)
@@ -101,24 +96,17 @@ async def test_a_refused_key_is_named_by_its_variable(
     assert TOKEN not in text
 
 
-async def test_a_missing_key_is_not_called_refused(claude: Any) -> None:
-    result = await claude.ask(env={"ANTHROPIC_API_KEY": None})
-    assert type(result.error) is ph.AuthenticationError
-    assert result.error.api_error_status is None
-    assert "Not logged in (set ANTHROPIC_API_KEY" in str(result.error)
-
-
-async def test_a_session_names_the_refused_token(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = HttpError(401)
-    env = {**scripted_model.env(max_retries=0), "ANTHROPIC_API_KEY": None}
-    async with ph.session(cli=claude.path, cwd=claude.cwd, env=env, auth_token=TOKEN, inherit_env=False) as session:
+async def test_a_session_names_the_refused_token(claude: Any, model: ScriptedModel) -> None:
+    model.default = HttpError(401)
+    env = {**model.env(max_retries=0), "ANTHROPIC_API_KEY": None}
+    async with claude.session(env=env, auth_token=TOKEN) as session:
         result = await session.query("go")
         assert "the API refused the token in ANTHROPIC_AUTH_TOKEN" in str(result.error)
 
 
 @pytest.mark.requirement("E70")
-async def test_retries_are_reported_and_may_succeed(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.on(reply=Steps(Times(2, HttpError(529)), ANSWER))
+async def test_retries_are_reported_and_may_succeed(claude: Any, model: ScriptedModel) -> None:
+    model.on(reply=Steps(Times(2, HttpError(529)), ANSWER))
     query = claude.ask(max_retries=2)
     events = [event async for event in query.events()]
     retries = [e.message for e in events if isinstance(e, ApiRetry)]
@@ -128,8 +116,8 @@ async def test_retries_are_reported_and_may_succeed(claude: Any, scripted_model:
 
 
 @pytest.mark.requirement("E70")
-async def test_a_used_up_subscription_says_when_it_resets(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = HttpError(429, headers=LIMITED)
+async def test_a_used_up_subscription_says_when_it_resets(claude: Any, model: ScriptedModel) -> None:
+    model.default = HttpError(429, headers=LIMITED)
     login = {"ANTHROPIC_API_KEY": None, "CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-scripted-no-real-token"}
     result = await claude.ask(env=login)
     assert type(result.error) is ph.QuotaError
@@ -152,9 +140,9 @@ async def test_a_used_up_subscription_says_when_it_resets(claude: Any, scripted_
     ],
     ids=lambda broken: getattr(broken, "kind", "stream_error"),
 )
-async def test_a_broken_stream_is_reported_once(claude: Any, scripted_model: ScriptedModel, broken: Any) -> None:
-    scripted_model.reply(broken)
-    scripted_model.default = Text(ANSWER, chunks=2)
+async def test_a_broken_stream_is_reported_once(claude: Any, model: ScriptedModel, broken: Any) -> None:
+    model.reply(broken)
+    model.default = Text(ANSWER, chunks=2)
     query = claude.ask(max_retries=1)
     assert "".join([text async for text in query.text_stream()]) == ANSWER
     result = await query.result()
@@ -175,19 +163,19 @@ def standing_text(result: ph.QueryResult) -> str:
     return text
 
 
-async def test_a_stream_that_breaks_three_times_is_reported_once(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:9], ANSWER[9:15], "", ""])))
-    scripted_model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:4], ANSWER[4:]])))
-    scripted_model.reply(Text(ANSWER, chunks=3))
+async def test_a_stream_that_breaks_three_times_is_reported_once(claude: Any, model: ScriptedModel) -> None:
+    model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:9], ANSWER[9:15], "", ""])))
+    model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:4], ANSWER[4:]])))
+    model.reply(Text(ANSWER, chunks=3))
     query = claude.ask(max_retries=3)
     texts = [text async for text in query.text_stream()]
     assert "".join(texts) == ANSWER
     assert standing_text(await query.result()) == ANSWER
-    assert len(scripted_model.requests) == 3
+    assert len(model.requests) == 3
 
 
-async def test_an_error_in_the_stream_without_a_second_try(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = StreamError(Text(ANSWER, chunks=5))
+async def test_an_error_in_the_stream_without_a_second_try(claude: Any, model: ScriptedModel) -> None:
+    model.default = StreamError(Text(ANSWER, chunks=5))
     query = claude.ask(env={"CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1"})
     texts: list[str] = []
     with pytest.raises(ph.OverloadedError):  # noqa: PT012 - raised by the loop
@@ -203,14 +191,14 @@ async def test_an_error_in_the_stream_without_a_second_try(claude: Any, scripted
 async def test_without_any_key(claude: Any) -> None:
     result = await claude.ask(env={"ANTHROPIC_API_KEY": None})
     assert type(result.error) is ph.AuthenticationError
-    assert "Not logged in" in str(result.error)
-    assert "api_key=" in str(result.error)
+    assert result.error.api_error_status is None
+    assert "Not logged in (set ANTHROPIC_API_KEY, pass api_key=" in str(result.error)
     assert (result.text, result.full_text) == ("", "")
 
 
 @pytest.mark.requirement("L10", "L11", "E7")
-async def test_limits(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = ToolUse("Bash", {"command": "true"})
+async def test_limits(claude: Any, model: ScriptedModel) -> None:
+    model.default = ToolUse("Bash", {"command": "true"})
     settings = {"permission_mode": "bypassPermissions"}
     result = await claude.ask(max_turns=2, **settings)
     assert type(result.error) is ph.MaxTurnsError
@@ -222,8 +210,8 @@ async def test_limits(claude: Any, scripted_model: ScriptedModel) -> None:
     assert poor.result.errors
 
 
-async def test_a_refusal(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = Reply("", stop_reason="refusal")
+async def test_a_refusal(claude: Any, model: ScriptedModel) -> None:
+    model.default = Reply("", stop_reason="refusal")
     result = await claude.ask()
     assert type(result.error) is RefusalError
 
@@ -244,9 +232,8 @@ async def refused_query(claude: Any, **settings: Any) -> Any:
 
 
 async def refused_session(claude: Any, env: dict[str, str], **settings: Any) -> Any:
-    settings |= {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": {**claude.model.env(), **env}}
     with pytest.raises(StartupRefusedError) as caught:
-        await ph.session(**settings).start()
+        await claude.session(env={**claude.model.env(), **env}, **settings).start()
     return caught.value
 
 
@@ -290,30 +277,9 @@ async def test_a_flag_that_the_cli_does_not_know(claude: Any) -> None:
     assert "hunter2" not in f"{caught.value} {caught.value.stderr}"
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-@pytest.mark.requirement("E68")
-async def test_a_child_that_is_killed_from_outside(claude: Any, scripted_model: ScriptedModel) -> None:
-    gate = Gate()
-    scripted_model.reply([Text("half an", chunks=1), Pause(gate), Text(" answer", chunks=1)])
-    reported: list[str] = []
-
-    async def read() -> None:
-        async for text in claude.ask().text_stream():
-            reported.append(text)
-            for pid in claude.processes():
-                os.kill(pid, signal.SIGKILL)
-
-    with anyio.fail_after(20), pytest.raises(ph.CLIExitedError) as caught:
-        await read()
-    assert reported == ["half an"]
-    assert (caught.value.signal, caught.value.exit_code) == ("SIGKILL", None)
-    gate.open()
-    await claude.gone()
-
-
 @pytest.mark.requirement("L30", "E10", "G46", "G47")
-async def test_timeouts_end_the_child(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = Hang()
+async def test_timeouts_end_the_child(claude: Any, model: ScriptedModel) -> None:
+    model.default = Hang()
     with pytest.raises(ph.QueryTimeout) as caught:
         await claude.ask(timeout=1.5)
     assert caught.value.kind == "timeout"
@@ -322,17 +288,3 @@ async def test_timeouts_end_the_child(claude: Any, scripted_model: ScriptedModel
         await claude.ask(idle_timeout=1.0)
     assert caught.value.kind == "idle_timeout"
     assert not claude.processes()
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-@pytest.mark.requirement("G45", "G47")
-async def test_cancellation_in_the_middle_of_a_tool(claude: Any, scripted_model: ScriptedModel, tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    scripted_model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
-    async with anyio.create_task_group() as group:
-        group.start_soon(claude.ask("wait", permission_mode="bypassPermissions").result)
-        with anyio.fail_after(20):
-            while not started.exists():
-                await anyio.sleep(0.02)
-        group.cancel_scope.cancel()
-    await claude.gone()

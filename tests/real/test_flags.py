@@ -49,15 +49,15 @@ Claude = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def claude(real_cli: str, scripted_model: ScriptedModel) -> Claude:
+def claude(real_cli: str, model: ScriptedModel) -> Claude:
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [real_cli, *argv],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=scripted_model.env(),
-            cwd=scripted_model.home,
+            env=model.env(),
+            cwd=model.home,
             timeout=SECONDS,
             check=False,
         )

@@ -7,20 +7,19 @@ from typing import Any
 
 import anyio
 import pytest
+from conversations import both_loops
 
 import pilothouse as ph
-from pilothouse.messages import AssistantMessage, ResultMessage
+from pilothouse.messages import AssistantMessage
 from pilothouse_testing import Gate, Pause, ScriptedModel, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-
 
 @both_loops
 @pytest.mark.requirement("E34", "E78", "R17")
-async def test_in_the_middle_of_the_stream(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Text("half an answer", chunks=["half an", " answer"], delay=3))
+async def test_in_the_middle_of_the_stream(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Text("half an answer", chunks=["half an", " answer"], delay=3))
     query = claude.ask()
     texts: list[str] = []
     with pytest.raises(ph.Interrupted):  # noqa: PT012 - raised by the loop
@@ -43,9 +42,9 @@ async def test_in_the_middle_of_the_stream(claude: Any, scripted_model: Scripted
 
 @both_loops
 @pytest.mark.requirement("E34", "E78")
-async def test_in_the_middle_of_a_tool(claude: Any, scripted_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_in_the_middle_of_a_tool(claude: Any, model: ScriptedModel, tmp_path: Path) -> None:
     started = tmp_path / "started"
-    scripted_model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
+    model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
     query = claude.ask(permission_mode="bypassPermissions")
     results: list[ph.QueryResult] = []
 
@@ -68,8 +67,8 @@ async def test_in_the_middle_of_a_tool(claude: Any, scripted_model: ScriptedMode
     await claude.gone()
 
 
-async def test_before_the_first_output_of_the_model(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply([Pause(Gate()), "never"])
+async def test_before_the_first_output_of_the_model(claude: Any, model: ScriptedModel) -> None:
+    model.reply([Pause(Gate()), "never"])
     query = claude.ask()
     await query.start()
     with anyio.fail_after(10):
@@ -77,31 +76,3 @@ async def test_before_the_first_output_of_the_model(claude: Any, scripted_model:
         result = await query.result()
     assert result.outcome == "interrupted"
     assert result.text == ""
-
-
-async def test_what_was_interrupted_does_not_reach_the_next_turn(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Text("half an answer", chunks=["half an", " answer"], delay=3))
-    scripted_model.reply(Text("second answer", chunks=["second ", "answer"]))
-    interrupted = anyio.Event()
-
-    async def prompts() -> Any:
-        yield "one"
-        await interrupted.wait()
-        yield "two"
-
-    query = claude.ask(prompts())
-    texts: list[str] = []
-    async for text in query.text_stream():
-        texts.append(text)
-        if len(texts) == 1:
-            async with anyio.create_task_group() as group:
-                group.start_soon(query.interrupt)
-                interrupted.set()
-    result = await query.result()
-    assert texts == ["half an", "\nsecond ", "answer"]
-    assert [m.terminal_reason for m in result.messages if isinstance(m, ResultMessage)] == [
-        "aborted_streaming",
-        "completed",
-    ]
-    assert result.text == "second answer"
-    assert result.outcome == "success"

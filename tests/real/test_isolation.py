@@ -49,13 +49,13 @@ def make_hostile(home: Path, project: Path) -> None:
 
 @pytest.mark.parametrize("isolation", ["strict", None])
 async def test_nothing_of_a_hostile_home_is_loaded(
-    claude: Any, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, isolation: Any
+    claude: Any, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, isolation: Any
 ) -> None:
     project = claude.home / "up" / "project"
     project.mkdir(parents=True)
     make_hostile(claude.home, project)
-    scripted_model.reply("done")
-    inherited = scripted_model.env(max_retries=0)
+    model.reply("done")
+    inherited = model.env(max_retries=0)
     for name in list(os.environ):
         monkeypatch.delenv(name)
     for name, value in inherited.items():
@@ -73,7 +73,7 @@ async def test_nothing_of_a_hostile_home_is_loaded(
     )
     result = await query
     assert result.text == "done"
-    sent = json.dumps([request.body for request in scripted_model.requests])
+    sent = json.dumps([request.body for request in model.requests])
     ran = sorted(path.name for path in claude.home.glob("RAN-*"))
     report = isolation_report(result.messages, query.options)
     assert report is not None
@@ -89,11 +89,11 @@ async def test_nothing_of_a_hostile_home_is_loaded(
     assert not list(Path(inherited["TMPDIR"]).glob("pilothouse-isolated-*"))
 
 
-async def test_a_session_goes_on_after_a_crash_in_its_own_home(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("one")
-    scripted_model.reply("two")
-    env = {name: value for name, value in scripted_model.env(max_retries=0).items() if name not in OWN}
-    async with ph.session(cli=claude.path, cwd=claude.cwd, isolation="strict", inherit_env=False, env=env) as session:
+async def test_a_session_goes_on_after_a_crash_in_its_own_home(claude: Any, model: ScriptedModel) -> None:
+    model.reply("one")
+    model.reply("two")
+    env = {name: value for name, value in model.env(max_retries=0).items() if name not in OWN}
+    async with claude.session(isolation="strict", env=env) as session:
         assert (await session.query("first")).text == "one"
         assert session.pid is not None
         os.kill(session.pid, 9)
@@ -102,19 +102,16 @@ async def test_a_session_goes_on_after_a_crash_in_its_own_home(claude: Any, scri
                 await anyio.sleep(0.01)
         assert (await session.query("second")).text == "two"
         assert session.restarts == 1
-    history = json.dumps(scripted_model.requests[-1].body)
+    history = json.dumps(model.requests[-1].body)
     assert "first" in history
 
 
 @pytest.mark.requirement("E76")
-async def test_ps_shows_no_key_of_a_real_child(claude: Any, scripted_model: ScriptedModel) -> None:
-    env = {name: value for name, value in scripted_model.env(max_retries=0).items() if name not in OWN}
+async def test_ps_shows_no_key_of_a_real_child(claude: Any, model: ScriptedModel) -> None:
+    env = {name: value for name, value in model.env(max_retries=0).items() if name not in OWN}
     keys = {name: f"sk-ant-planted-{name}" for name in ("api", "server", "header", "settings")}
-    async with ph.session(
-        cli=claude.path,
-        cwd=claude.cwd,
+    async with claude.session(
         isolation="strict",
-        inherit_env=False,
         env=env,
         auth_token=keys["api"],
         mcp_servers={

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,16 +23,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 BALANCE = "mcp__ledger__balance"
 
 
-@asynccontextmanager
-async def talking(claude: Any, **settings: Any) -> AsyncGenerator[ph.Session]:
-    settings = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": claude.model.env(), **settings}
-    async with ph.session(**settings) as session:
-        yield session
-
-
 def with_ledger(claude: Any, server: OAuthServer, **settings: Any) -> Any:
     servers: Any = {"ledger": ph.HttpServer(url=server.url)}
-    return talking(claude, mcp_servers=servers, **settings)
+    return claude.session(mcp_servers=servers, **settings)
 
 
 async def agree(url: str | None) -> str:
@@ -44,9 +35,9 @@ async def agree(url: str | None) -> str:
 
 
 async def test_the_tools_of_a_server_work_from_the_login_on_until_it_is_cleared(
-    claude: Any, scripted_model: ScriptedModel, oauth_server: OAuthServer
+    claude: Any, model: ScriptedModel, oauth_server: OAuthServer
 ) -> None:
-    scripted_model.reply(Steps([ToolUse(BALANCE, {"account": "Ann"})], lambda asked: asked.tool_results[-1].text))
+    model.reply(Steps([ToolUse(BALANCE, {"account": "Ann"})], lambda asked: asked.tool_results[-1].text))
     async with with_ledger(claude, oauth_server, allowed_tools=["mcp__ledger"]) as session:
         with pytest.raises(ph.ControlError, match="needs-auth") as caught:
             await session.mcp.wait("ledger")
@@ -128,7 +119,7 @@ async def test_servers_without_a_login_say_so(claude: Any, oauth_server: OAuthSe
         "program": ph.StdioServer(command="/no/such/server"),
         "nowhere": ph.HttpServer(url="http://127.0.0.1:9/"),
     }
-    async with talking(claude, mcp_servers=servers) as session:
+    async with claude.session(mcp_servers=servers) as session:
         codes: dict[str, str | None] = {}
         for name in ("program", "nowhere", "other"):
             with pytest.raises(LoginError) as caught:
@@ -157,15 +148,15 @@ def without_key(claude: Any, claude_logins: ClaudeLogins) -> dict[str, str]:
 
 
 async def test_a_login_at_claude_is_used_from_the_next_prompt_on(
-    claude: Any, scripted_model: ScriptedModel, claude_logins: ClaudeLogins, tmp_path: Path
+    claude: Any, model: ScriptedModel, claude_logins: ClaudeLogins, tmp_path: Path
 ) -> None:
-    scripted_model.reply("hello")
+    model.reply("hello")
     cassette = tmp_path / "run.jsonl"
 
     def record() -> RecordingTransport:
         return RecordingTransport(ph.CliTransport(), cassette)
 
-    async with talking(claude, env=without_key(claude, claude_logins), transport=record) as session:
+    async with claude.session(env=without_key(claude, claude_logins), transport=record) as session:
         assert session.info.account().token_source == "none"
         assert isinstance((await session.query("hi")).error, ph.AuthenticationError)
         login = await session.login()
@@ -176,7 +167,7 @@ async def test_a_login_at_claude_is_used_from_the_next_prompt_on(
         account = await login.complete(claude_logins.show_code(login.url))
         assert (account.email, account.subscription_type) == (EMAIL, "Claude Pro")
         assert (await session.query("hi")).text == "hello"
-    assert "authorization" in scripted_model.requests[-1].headers
+    assert "authorization" in model.requests[-1].headers
     assert len(claude_logins.given) == 3
     text = cassette.read_text()
     assert "claude_oauth_callback" in text
@@ -189,7 +180,7 @@ async def test_a_login_at_claude_is_used_from_the_next_prompt_on(
 
 async def test_a_refused_code_ends_a_login_at_claude(claude: Any, claude_logins: ClaudeLogins) -> None:
     claude_logins.refuses = True
-    async with talking(claude, env=without_key(claude, claude_logins)) as session:
+    async with claude.session(env=without_key(claude, claude_logins)) as session:
         login = await session.login("console")
         assert urlsplit(login.url).netloc == "platform.claude.com"
         with pytest.raises(LoginError, match="code wasn't accepted") as caught:
@@ -200,7 +191,7 @@ async def test_a_refused_code_ends_a_login_at_claude(claude: Any, claude_logins:
 
 
 async def test_a_browser_on_the_same_machine_ends_a_login_at_claude(claude: Any, claude_logins: ClaudeLogins) -> None:
-    async with talking(claude, env=without_key(claude, claude_logins)) as session:
+    async with claude.session(env=without_key(claude, claude_logins)) as session:
         login = await session.login()
         with pytest.raises(ph.ControlTimeout):
             await login.wait(0.3)

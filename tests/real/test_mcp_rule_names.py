@@ -27,28 +27,10 @@ def _unchecked_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SERVERS = [
-    "shop",
-    "Upper",
-    "with-hyphen",
-    "with_underscore",
-    "two__parts",
-    "_first",
-    "last_",
-    "io.github.acme/shop",
-    "@acme/shop",
-    "my.shop",
-    "a blank",
-    "a\ttab",
-    "läden",
-    "Ⅷ",
-    "🛒cart",
-    "port:80",
-    "what!?",
-    "q(r)s",
-    "one,two",
-    "back\\slash",
-    "claude.ai My  Shop",
-]
+    "shop", "Upper", "with-hyphen", "with_underscore", "two__parts", "_first", "last_", "io.github.acme/shop",
+    "@acme/shop", "my.shop", "a blank", "a\ttab", "läden", "Ⅷ", "🛒cart", "port:80", "what!?", "q(r)s", "one,two",
+    "back\\slash", "claude.ai My  Shop",
+]  # fmt: skip
 
 
 class McpEndpoint(BaseHTTPRequestHandler):
@@ -155,7 +137,7 @@ def make_settings(behavior: str, rules: list[str], *, in_settings: bool) -> dict
     ],
 )
 async def test_rules_for_servers_with_unusual_names(
-    claude: Any, scripted_model: ScriptedModel, mcp_address: str, behavior: str, in_settings: bool, as_given: bool
+    claude: Any, model: ScriptedModel, mcp_address: str, behavior: str, in_settings: bool, as_given: bool
 ) -> None:
     if not claude.is_pinned:
         pytest.skip("other versions may spell names differently")
@@ -164,7 +146,7 @@ async def test_rules_for_servers_with_unusual_names(
     settings = make_settings(behavior, rules, in_settings=in_settings)
     settings["mcp_servers"] = {server: ph.HttpServer(url=f"{mcp_address}f") for server in SERVERS}
     tools = {name: server for server, name in names.items()}
-    happened, policy = await call_each(claude, scripted_model, tools, settings)
+    happened, policy = await call_each(claude, model, tools, settings)
     predicted = {names[server]: policy.outcome(f"mcp__{server}") for server in SERVERS}
     assert predicted == happened
     for server, rule in zip(SERVERS, rules, strict=True):
@@ -174,22 +156,10 @@ async def test_rules_for_servers_with_unusual_names(
 
 
 FORMS = [
-    "mcp__{}",
-    "mcp__{}__*",
-    "mcp__{}__",
-    "mcp__{}*",
-    "mcp__{}__calendar*",
-    "mcp__{}__calendar.read",
-    "mcp__{}__calendar_read",
-    "mcp__{}__*read",
-    "mcp__{}(x)",
-    "mcp__{}(*)",
-    "mcp__{}__f(x)",
-    "mcp__{}__f(*)",
-    "mcp__{}__f()",
-    "mcp_{}",
-    "mcp__*{}__f",
-]
+    "mcp__{}", "mcp__{}__*", "mcp__{}__", "mcp__{}*", "mcp__{}__calendar*", "mcp__{}__calendar.read",
+    "mcp__{}__calendar_read", "mcp__{}__*read", "mcp__{}(x)", "mcp__{}(*)", "mcp__{}__f(x)", "mcp__{}__f(*)",
+    "mcp__{}__f()", "mcp_{}", "mcp__*{}__f",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -203,7 +173,7 @@ FORMS = [
     ],
 )
 async def test_forms_of_rules_for_mcp_tools(
-    claude: Any, scripted_model: ScriptedModel, mcp_address: str, behavior: str, in_settings: bool
+    claude: Any, model: ScriptedModel, mcp_address: str, behavior: str, in_settings: bool
 ) -> None:
     if not claude.is_pinned:
         pytest.skip("other versions may read rules differently")
@@ -214,7 +184,7 @@ async def test_forms_of_rules_for_mcp_tools(
     tools = {
         f"mcp__{normalize_mcp_name(server)}__{tool}": server for server in servers for tool in ("f", "calendar_read")
     }
-    happened, policy = await call_each(claude, scripted_model, tools, settings)
+    happened, policy = await call_each(claude, model, tools, settings)
     predicted = {name: policy.outcome(name, "its other tools") for name in tools}
     differ = {name: (predicted[name], happened[name]) for name in tools if predicted[name] != happened[name]}
     assert not differ, f"(predicted, happened): {differ}\n{policy}"

@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.client.sessions import Session
 from pilothouse.messages import CommandLifecycleMessage, HookStartedMessage, Message
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
@@ -47,9 +46,9 @@ async def prompts() -> AsyncIterator[str]:
     ids=["plain", "partial", "hooks", "limit", "two prompts", "repair", "clear", "argv"],
 )
 async def test_a_loop_begins_with_init_and_ends_with_the_result(
-    claude: Any, scripted_model: ScriptedModel, prompt: Any, settings: dict[str, Any]
+    claude: Any, model: ScriptedModel, prompt: Any, settings: dict[str, Any]
 ) -> None:
-    scripted_model.on("use a tool", reply=USES_A_TOOL)
+    model.on("use a tool", reply=USES_A_TOOL)
     received: list[Message] = []
     query = claude.ask(prompt() if callable(prompt) else prompt, **settings)
     seen = [message async for message in query]
@@ -64,16 +63,9 @@ async def test_a_loop_begins_with_init_and_ends_with_the_result(
     assert again.messages == received
 
 
-def talk(claude: Any, **settings: Any) -> Session:
-    settings = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, **settings}
-    return ph.session(env=claude.model.env(max_retries=0), **settings)
-
-
-async def test_queries_of_a_session_show_the_same_and_listeners_get_all(
-    claude: Any, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.on("use a tool", reply=USES_A_TOOL)
-    async with talk(claude, settings=HOOKS, include_hook_events=True, allowed_tools=["Bash"]) as session:
+async def test_queries_of_a_session_show_the_same_and_listeners_get_all(claude: Any, model: ScriptedModel) -> None:
+    model.on("use a tool", reply=USES_A_TOOL)
+    async with claude.session(settings=HOOKS, include_hook_events=True, allowed_tools=["Bash"]) as session:
         listener = session.messages()
         for prompt in ("hello", "use a tool", "/clear"):
             query = session.query(prompt)
@@ -85,15 +77,15 @@ async def test_queries_of_a_session_show_the_same_and_listeners_get_all(
     assert states[:2] == ["queued", "started"]
 
 
-async def test_after_clear_the_id_is_the_one_to_resume_with(claude: Any, scripted_model: ScriptedModel) -> None:
-    async with talk(claude) as session:
+async def test_after_clear_the_id_is_the_one_to_resume_with(claude: Any, model: ScriptedModel) -> None:
+    async with claude.session() as session:
         before = (await session.query("My name is Alice.")).session_id
         cleared = await session.query("/clear")
         assert cleared.session_id == session.id != before
         assert (await session.query("Hello")).session_id == session.id
     with anyio.fail_after(30):
-        async with talk(claude, resume=cleared.session_id) as resumed:
+        async with claude.session(resume=cleared.session_id) as resumed:
             await resumed.query("Are you there?")
-    output = json.dumps(scripted_model.requests[-1].messages)
+    output = json.dumps(model.requests[-1].messages)
     assert "Hello" in output
     assert "Alice" not in output

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pydantic
 import pytest
+from conversations import both_loops
 
 import pilothouse as ph
 from pilothouse.events import OutputRejected
@@ -19,8 +20,6 @@ from pilothouse.options.renderer import MAX_INLINE_BYTES
 from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
-
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 
 
 @dataclass
@@ -51,7 +50,7 @@ def results(result: ph.QueryResult) -> list[ResultMessage]:
 
 @both_loops
 @pytest.mark.requirement("L14", "L42")
-async def test_a_wrong_output_is_asked_for_again_in_one_process(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_wrong_output_is_asked_for_again_in_one_process(claude: Any, model: ScriptedModel) -> None:
     pids: list[list[int]] = []
 
     def gives(*reply: str | ToolUse) -> Any:
@@ -61,8 +60,8 @@ async def test_a_wrong_output_is_asked_for_again_in_one_process(claude: Any, scr
 
         return answer
 
-    scripted_model.reply(gives("Let me see.", call(WRONG_DAY)))
-    scripted_model.reply(gives(call(GOOD)))
+    model.reply(gives("Let me see.", call(WRONG_DAY)))
+    model.reply(gives(call(GOOD)))
     result = await claude.ask("extract", output_type=Invoice)
     assert result.raise_for_error().output == INVOICE
     assert (result.structured, result.output_attempts) == (GOOD, 2)
@@ -70,7 +69,7 @@ async def test_a_wrong_output_is_asked_for_again_in_one_process(claude: Any, scr
     first, second = results(result)
     assert first.session_id == second.session_id
     assert first.structured_output == WRONG_DAY
-    asked = scripted_model.requests[1].last_user_text
+    asked = model.requests[1].last_user_text
     assert asked.startswith("The output was not accepted.")
     assert "Invalid RFC3339 encoded date - at `$.day`" in asked
     # Cost and usage by model are those of the process, the rest is of one turn.
@@ -82,19 +81,19 @@ async def test_a_wrong_output_is_asked_for_again_in_one_process(claude: Any, scr
     assert result.turns == first.num_turns + second.num_turns == 4
     assert result.duration_ms == first.duration_ms + second.duration_ms
     assert result.validate().ok
-    scripted_model.assert_done()
+    model.assert_done()
 
 
-async def test_a_model_that_only_talks(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("I would rather not.")
-    scripted_model.reply("No.")  # the CLI itself has reminded it once
-    scripted_model.reply(call(GOOD))
+async def test_a_model_that_only_talks(claude: Any, model: ScriptedModel) -> None:
+    model.reply("I would rather not.")
+    model.reply("No.")  # the CLI itself has reminded it once
+    model.reply(call(GOOD))
     result = await claude.ask("extract", output_type=Invoice)
     assert (result.output, result.output_attempts) == (INVOICE, 2)
     assert [r.structured_output for r in results(result)] == [None, GOOD]
-    assert "the tool StructuredOutput was not called" in scripted_model.requests[2].last_user_text
+    assert "the tool StructuredOutput was not called" in model.requests[2].last_user_text
 
-    scripted_model.default = "Never."
+    model.default = "Never."
     query = claude.ask("extract", output_type=Invoice, output_repairs=2)
     events = [event async for event in query.events()]
     result = await query.result()
@@ -104,27 +103,27 @@ async def test_a_model_that_only_talks(claude: Any, scripted_model: ScriptedMode
     assert len(results(result)) == 3
 
 
-async def test_output_in_the_text_is_taken(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = f"Here it is:\n```json\n{json.dumps(GOOD)}\n```"
+async def test_output_in_the_text_is_taken(claude: Any, model: ScriptedModel) -> None:
+    model.default = f"Here it is:\n```json\n{json.dumps(GOOD)}\n```"
     result = await claude.ask("extract", output_type=Invoice)
     assert (result.output, result.output_attempts) == (INVOICE, 1)
 
 
 @pytest.mark.requirement("L14")
-async def test_a_wrapped_output_survives_that_the_cli_gives_up(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = call({"output": GOOD})
+async def test_a_wrapped_output_survives_that_the_cli_gives_up(claude: Any, model: ScriptedModel) -> None:
+    model.default = call({"output": GOOD})
     result = await claude.ask("extract", output_type=Invoice)
     assert result.result.subtype == "error_max_structured_output_retries"
     assert (result.is_success, result.output) == (True, INVOICE)
 
-    scripted_model.default = call({"number": 7})
+    model.default = call({"number": 7})
     result = await claude.ask("extract", output_type=Invoice)
     assert isinstance(result.error, ph.StructuredOutputError)
     assert (result.error.value, result.error.attempts) == ({"number": 7}, 1)
 
 
-async def test_the_budget_counts_over_all_turns(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = call(WRONG_DAY)
+async def test_the_budget_counts_over_all_turns(claude: Any, model: ScriptedModel) -> None:
+    model.default = call(WRONG_DAY)
     result = await claude.ask("extract", output_type=Invoice, max_budget_usd=0.001, output_repairs=5)
     assert isinstance(result.error, ph.BudgetError)
     rejected = ph.find_cause(result.error, ph.StructuredOutputError)
@@ -210,7 +209,7 @@ OWNER = {"pet": {"kind": "dog", "friends": [{"kind": "cat"}]}, "birthDay": "2026
     ids=["msgspec", "msgspec list", "pydantic", "pydantic union", "union", "literal"],
 )
 async def test_schemas_that_the_cli_takes(
-    claude: Any, scripted_model: ScriptedModel, output_type: Any, value: Any, large: bool
+    claude: Any, model: ScriptedModel, output_type: Any, value: Any, large: bool
 ) -> None:
     direct = output_type in (Everything, Owner)
     if large and output_type is Owner:
@@ -218,19 +217,19 @@ async def test_schemas_that_the_cli_takes(
     elif large:
         note = pydantic.Field if "Owner" in str(output_type) else msgspec.Meta
         output_type = Annotated[output_type, note(description="d" * 9000)]
-    scripted_model.reply(call(value if direct else {"value": value}))
+    model.reply(call(value if direct else {"value": value}))
     result = await claude.ask("extract", output_type=output_type)
     assert result.raise_for_error().structured == value
     assert result.output_attempts == 1
-    assert "StructuredOutput" in scripted_model.requests[0].tools
-    tool = next(t for t in scripted_model.requests[0].body["tools"] if t["name"] == "StructuredOutput")
+    assert "StructuredOutput" in model.requests[0].tools
+    tool = next(t for t in model.requests[0].body["tools"] if t["name"] == "StructuredOutput")
     sent = tool["input_schema"]
     assert sent["type"] == "object"
     assert not {"anyOf", "oneOf", "allOf", "$ref"} & sent.keys()
     assert (len(msgspec.json.encode(sent)) > MAX_INLINE_BYTES) is large
 
 
-async def test_a_schema_of_draft_2020_12(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_schema_of_draft_2020_12(claude: Any, model: ScriptedModel) -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -238,8 +237,8 @@ async def test_a_schema_of_draft_2020_12(claude: Any, scripted_model: ScriptedMo
         "required": ["pair"],
         "unevaluatedProperties": False,
     }
-    scripted_model.reply(call({"pair": ["one"]}))  # the CLI refuses it, and tells the model
-    scripted_model.reply(call({"pair": [1]}))
+    model.reply(call({"pair": ["one"]}))  # the CLI refuses it, and tells the model
+    model.reply(call({"pair": [1]}))
     result = await claude.ask("extract", output_type=schema)
     assert result.raise_for_error().output == {"pair": [1]}
     # As the option, the schema is sent as it is.
@@ -248,9 +247,9 @@ async def test_a_schema_of_draft_2020_12(claude: Any, scripted_model: ScriptedMo
 
 
 @pytest.mark.parametrize("repairs", [0, 1])
-async def test_a_refused_output_is_no_missing_one(claude: Any, scripted_model: ScriptedModel, repairs: int) -> None:
-    scripted_model.reply(call({"number": 7}))
-    scripted_model.default = "I give up"
+async def test_a_refused_output_is_no_missing_one(claude: Any, model: ScriptedModel, repairs: int) -> None:
+    model.reply(call({"number": 7}))
+    model.default = "I give up"
     result = await claude.ask("extract", output_type=Invoice, output_repairs=repairs)
     assert isinstance(result.error, ph.StructuredOutputError)
     assert "refused its structured output: Output does not match required schema" in str(result.error)

@@ -6,23 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conversations import bash, both_loops, tell_results
 
 import pilothouse as ph
-from pilothouse_testing import Player, RecordedRequest, Recorder, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import Player, Recorder, ScriptedModel, Steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 ORDER = ["ToolCallStarted", "PermissionAsked", "PermissionSettled", "ToolCallFinished"]
-
-
-def bash(command: str) -> ToolUse:
-    return ToolUse("Bash", {"command": command, "description": "d"})
-
-
-def results(request: RecordedRequest) -> Text:
-    """The last step of a script: say what the tools gave."""
-    return Text(" | ".join(result.text for result in request.tool_results))
 
 
 def yes(request: ph.PermissionRequest) -> bool:
@@ -30,9 +21,9 @@ def yes(request: ph.PermissionRequest) -> bool:
 
 
 @both_loops
-async def test_permissions_are_events_after_their_calls(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_permissions_are_events_after_their_calls(claude: Any, model: ScriptedModel) -> None:
     calls = [bash("touch a"), bash("touch b"), bash("touch c")]
-    scripted_model.reply(Steps(calls, [bash("touch d")], results))
+    model.reply(Steps(calls, [bash("touch d")], tell_results))
     query = claude.ask(tools=["Bash"], can_use_tool=lambda request: request.tool_input["command"] != "touch b")
     seen: dict[str, list[str]] = {}
     ids: set[str] = set()
@@ -57,17 +48,15 @@ async def test_permissions_are_events_after_their_calls(claude: Any, scripted_mo
     assert not ids
 
 
-async def test_calls_that_a_rule_denies_are_settled_without_a_question(
-    claude: Any, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.reply(Steps([bash("touch a")], results))
+async def test_calls_that_a_rule_denies_are_settled_without_a_question(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Steps([bash("touch a")], tell_results))
     query = claude.ask(tools=["Bash"], permission_prompts="none")
     settled = [event async for event in query.events() if isinstance(event, ph.PermissionSettled)]
     assert [(event.id, event.by, type(event.decision)) for event in settled] == [("", "nobody", ph.Deny)]
 
 
-async def test_in_a_recording_and_in_its_replay(claude: Any, scripted_model: ScriptedModel, tmp_path: Path) -> None:
-    scripted_model.reply(Steps([bash("touch a")], results))
+async def test_in_a_recording_and_in_its_replay(claude: Any, model: ScriptedModel, tmp_path: Path) -> None:
+    model.reply(Steps([bash("touch a")], tell_results))
     ways: list[dict[str, Any]] = [{"transport": Recorder(tmp_path / "run.jsonl")}]
     ways.append({"transport": Player(tmp_path / "run.jsonl"), "cli": "/nowhere/claude"})
     for settings in ways:

@@ -11,7 +11,6 @@ import pytest
 import pilothouse as ph
 from pilothouse.errors import CLINotFoundError, ControlTimeout, PluginError, UsageError
 from pilothouse.plugins import Plugins
-from pilothouse.sync.plugins import Plugins as BlockingPlugins
 from pilothouse_testing import ScriptedModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -24,8 +23,8 @@ OPTIONS = {
 
 
 @pytest.fixture
-def options(claude: Any, scripted_model: ScriptedModel) -> ph.Options:
-    return ph.Options(cli=claude.path, cwd=claude.cwd, env=scripted_model.env(), inherit_env=False)
+def options(claude: Any, model: ScriptedModel) -> ph.Options:
+    return ph.Options(**claude.settings)
 
 
 @pytest.fixture
@@ -51,8 +50,8 @@ async def find(plugins: Plugins) -> list[tuple[str, bool]]:
     return [(plugin.version, plugin.enabled) for plugin in await plugins.list() if plugin.id == "greet@ours"]
 
 
-async def test_a_plugin_from_a_marketplace(options: ph.Options, shop: Path, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = "hello"
+async def test_a_plugin_from_a_marketplace(options: ph.Options, shop: Path, model: ScriptedModel) -> None:
+    model.default = "hello"
     plugins = Plugins(options)
     assert await plugins.marketplaces() == []
     assert (await plugins.add_marketplace(str(shop))).marketplace == "ours"
@@ -125,9 +124,3 @@ async def test_what_cannot_be_run(options: ph.Options, claude: Any, tmp_path: Pa
         await Plugins(options.merge(ph.Options(cli=slow)), timeout=0.2).list()
     with pytest.raises(UsageError, match="'isolation'"):
         Plugins(ph.Options(isolation="strict"))
-
-
-def test_the_blocking_form(options: ph.Options, shop: Path) -> None:
-    plugins = BlockingPlugins(options)
-    assert plugins.add_marketplace(str(shop)).marketplace == "ours"
-    assert [market.name for market in plugins.marketplaces()] == ["ours"]

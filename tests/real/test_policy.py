@@ -159,7 +159,7 @@ def outcomes(query: ph.Query, asked: set[str], ids: dict[str, str]) -> Iterator[
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("title", SETTINGS)
-async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: ScriptedModel, title: str) -> None:
+async def test_the_policy_is_what_the_cli_does(claude: Any, model: ScriptedModel, title: str) -> None:
     if not claude.is_pinned:
         pytest.skip("other versions differ a little: 2.1.326 denies a call where 2.1.330 has no such tool")
     settings: dict[str, Any] = dict(SETTINGS[title])
@@ -173,8 +173,8 @@ async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: Scri
         del table["AskUserQuestion"]  # the scripted model has no part for it there
     ids = {name: f"toolu_{number:04}" for number, name in enumerate(table)}
     for name, (tool, _, given) in table.items():
-        scripted_model.reply(ToolUse(tool, given, id=ids[name]))
-    scripted_model.reply("done")
+        model.reply(ToolUse(tool, given, id=ids[name]))
+    model.reply("done")
     asked: set[str] = set()
 
     def can_use_tool(request: ph.PermissionRequest) -> bool:

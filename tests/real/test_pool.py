@@ -25,9 +25,9 @@ async def until_ready(pool: Pool, count: int) -> None:
 
 
 @pytest.mark.requirement("E33")
-async def test_queries_and_sessions_on_children_that_were_there(real_cli: str, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = "Hello"
-    settings: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
+async def test_queries_and_sessions_on_children_that_were_there(real_cli: str, model: ScriptedModel) -> None:
+    model.default = "Hello"
+    settings: dict[str, Any] = {"cli": real_cli, "env": model.env(), "cwd": model.home}
     async with Pool(min_idle=0) as pool:
         agent = ph.Agent(transport=pool, **settings)
         await agent.prewarm()
@@ -42,25 +42,25 @@ async def test_queries_and_sessions_on_children_that_were_there(real_cli: str, s
             assert (await session.query("two")).session_id == name
         async with agent.session(resume=name) as session:
             await session.query("three")
-        output = str(scripted_model.requests[-1].body["messages"])
+        output = str(model.requests[-1].body["messages"])
         assert {"one", "two"} <= set(output.replace("'", " ").split()), "it is on disk under the id of the child"
     assert pool.idle == 0
 
 
-async def test_to_prewarm_asks_the_api_for_nothing(real_cli: str, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = "Hello"
-    plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
+async def test_to_prewarm_asks_the_api_for_nothing(real_cli: str, model: ScriptedModel) -> None:
+    model.default = "Hello"
+    plain: dict[str, Any] = {"cli": real_cli, "env": model.env(), "cwd": model.home}
     await ph.query("go", **plain)
-    cold = scripted_model.requests[-1].body
-    before = len(scripted_model.requests), scripted_model.side_requests
+    cold = model.requests[-1].body
+    before = len(model.requests), model.side_requests
     async with Pool(min_idle=0) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm()
-        assert (len(scripted_model.requests), scripted_model.side_requests) == before
+        assert (len(model.requests), model.side_requests) == before
         [child] = pool._children
         assert b'"totalTokens"' in child.early_output, "the CLI has prepared its first request"
         await agent.query("go")
-    warm = scripted_model.requests[-1].body
+    warm = model.requests[-1].body
     assert [block["text"] for block in warm["system"]][1:] == [block["text"] for block in cold["system"]][1:]
     assert warm["tools"] == cold["tools"]
 
@@ -81,28 +81,26 @@ class City(msgspec.Struct):
     ids=["prompt", "long prompt", "preset", "long appendix", "schema"],
 )
 async def test_a_child_without_the_handshake_sends_what_a_cold_one_sends(
-    real_cli: str, scripted_model: ScriptedModel, settings: dict[str, Any]
+    real_cli: str, model: ScriptedModel, settings: dict[str, Any]
 ) -> None:
-    scripted_model.default = ToolUse("StructuredOutput", {"name": "Rome"}) if "json_schema" in settings else "Hello"
-    plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
+    model.default = ToolUse("StructuredOutput", {"name": "Rome"}) if "json_schema" in settings else "Hello"
+    plain: dict[str, Any] = {"cli": real_cli, "env": model.env(), "cwd": model.home}
     await ph.query("go", **plain, **settings)
-    cold = scripted_model.requests[-1].body
+    cold = model.requests[-1].body
     async with Pool(booted=True) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm()
         [warm] = pool._children
         await agent.query("go", **settings)
         assert warm.is_claimed
-    booted = scripted_model.requests[-1].body
+    booted = model.requests[-1].body
     assert [block["text"] for block in booted["system"]][1:] == [block["text"] for block in cold["system"]][1:]
     assert {tool["name"] for tool in booted["tools"]} == {tool["name"] for tool in cold["tools"]}
 
 
-async def test_a_child_without_the_handshake_takes_hooks_tools_and_types(
-    real_cli: str, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.reply(ToolUse("mcp__tools__population", {"city": "Rome"}))
-    scripted_model.reply(ToolUse("StructuredOutput", {"name": "Rome"}))
+async def test_a_child_without_the_handshake_takes_hooks_tools_and_types(real_cli: str, model: ScriptedModel) -> None:
+    model.reply(ToolUse("mcp__tools__population", {"city": "Rome"}))
+    model.reply(ToolUse("StructuredOutput", {"name": "Rome"}))
     seen: list[str] = []
 
     def population(city: str) -> int:
@@ -113,7 +111,7 @@ async def test_a_child_without_the_handshake_takes_hooks_tools_and_types(
     def hook(event: ph.PreToolUseEvent) -> None:
         seen.append(f"hook {event.tool_name}")
 
-    plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
+    plain: dict[str, Any] = {"cli": real_cli, "env": model.env(), "cwd": model.home}
     allowed: dict[str, Any] = {"allowed_tools": ["mcp__tools"]}
     async with Pool(booted=True) as pool:
         agent = ph.Agent(transport=pool, **plain)
@@ -127,26 +125,24 @@ async def test_a_child_without_the_handshake_takes_hooks_tools_and_types(
     assert seen == ["hook mcp__tools__population", "tool Rome", "hook StructuredOutput"]
 
 
-async def test_a_language_model_with_tools_of_its_own_gets_a_warm_child(
-    real_cli: str, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.default = "Hello"
+async def test_a_language_model_with_tools_of_its_own_gets_a_warm_child(real_cli: str, model: ScriptedModel) -> None:
+    model.default = "Hello"
     async with Pool(booted=True) as pool:
-        model = LanguageModel("haiku", transport=pool, cli=real_cli, env=scripted_model.env(), cwd=scripted_model.home)
+        asked = LanguageModel("haiku", transport=pool, cli=real_cli, env=model.env(), cwd=model.home)
         tool = {"type": "function", "name": "add", "inputSchema": {"type": "object", "properties": {}}}
         for _ in range(2):  # the second request for a kind prewarms it
-            await model.generate("go", [tool])
+            await asked.generate("go", [tool])
         await until_ready(pool, 1)
         [warm] = pool._children
-        await model.generate([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "go"}], [tool])
+        await asked.generate([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "go"}], [tool])
         assert warm.is_claimed
 
 
 async def test_a_child_for_any_directory_works_where_its_query_says(
-    real_cli: str, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    real_cli: str, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripted_model.default = "Hello"
-    project, other = scripted_model.home / "project", scripted_model.home / "other"
+    model.default = "Hello"
+    project, other = model.home / "project", model.home / "other"
     for directory in (project, other):
         (directory / ".claude").mkdir(parents=True)
     (project / "CLAUDE.md").write_text("The colour of this project is mauve.")
@@ -156,9 +152,9 @@ async def test_a_child_for_any_directory_works_where_its_query_says(
     def on_start(event: SessionStartEvent) -> None:
         started.append(event.cwd or "")
 
-    plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "hooks": {"SessionStart": [on_start]}}
+    plain: dict[str, Any] = {"cli": real_cli, "env": model.env(), "hooks": {"SessionStart": [on_start]}}
     await ph.query("go", cwd=project, add_dirs=[other], **plain)
-    cold = str(scripted_model.requests[-1].body)
+    cold = str(model.requests[-1].body)
     async with Pool(any_directory=True) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm()
@@ -166,7 +162,7 @@ async def test_a_child_for_any_directory_works_where_its_query_says(
         async with agent.query("go", cwd=project, add_dirs=[other]) as query:
             result = await query
         assert warm.is_claimed
-        claimed = str(scripted_model.requests[-1].body)
+        claimed = str(model.requests[-1].body)
         await until_ready(pool, 1)
         with caplog.at_level("INFO", "pilothouse.pool"):
             refused = await agent.query("go", cwd=other)
@@ -179,23 +175,12 @@ async def test_a_child_for_any_directory_works_where_its_query_says(
     assert "project_settings_not_claimable" in caplog.text
 
 
-class TestAgentOnBootedPool(AgentSuite):
-    """Everything a program can do, on children that wait without the handshake."""
-
-    @pytest.fixture(autouse=True)
-    def _cli(self, real_cli: str) -> None:
-        self._path = real_cli
-
-    def settings(self, model: ScriptedModel) -> dict[str, Any]:
-        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": Pool(booted=True)}
-
-
 class TestAgentOnPool(AgentSuite):
-    """Everything a program can do, on children that a pool has made."""
+    """Everything a program can do, on children that a pool has made: ready, or waiting without the handshake."""
 
-    @pytest.fixture(autouse=True)
-    def _cli(self, real_cli: str) -> None:
-        self._path = real_cli
+    @pytest.fixture(autouse=True, params=[False, True], ids=["ready", "booted"])
+    def _pool(self, real_cli: str, request: pytest.FixtureRequest) -> None:
+        self._path, self._booted = real_cli, request.param
 
     def settings(self, model: ScriptedModel) -> dict[str, Any]:
-        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": Pool()}
+        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": Pool(booted=self._booted)}

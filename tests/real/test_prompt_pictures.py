@@ -44,53 +44,51 @@ def shown(model: ScriptedModel) -> list[tuple[int, int]]:
     return list(find_pictures(list(model.requests[-1].messages)))
 
 
-async def test_the_cli_scales_the_picture_of_a_prompt(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = "a line"
+async def test_the_cli_scales_the_picture_of_a_prompt(claude: Any, model: ScriptedModel) -> None:
+    model.default = "a line"
     await claude.ask([ph.image(WIDE), "What is this?"], tools=[])
-    ((width, height),) = shown(scripted_model)
+    ((width, height),) = shown(model)
     assert width <= 2000
     assert height < 90
 
 
-async def test_the_cli_scales_the_picture_of_a_tool(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_the_cli_scales_the_picture_of_a_tool(claude: Any, model: ScriptedModel) -> None:
     @ph.tool
     def look() -> bytes:
         """Look."""
         return WIDE
 
-    scripted_model.reply(Steps([ToolUse("mcp__tools__look", {})], "a line"))
+    model.reply(Steps([ToolUse("mcp__tools__look", {})], "a line"))
     await claude.ask(custom_tools=[look], permission_mode="bypassPermissions")
-    ((width, _),) = shown(scripted_model)
+    ((width, _),) = shown(model)
     assert width <= 2000
 
 
-async def test_a_conversation_goes_on_after_a_picture_that_the_api_refuses(
-    claude: Any, scripted_model: ScriptedModel
-) -> None:
+async def test_a_conversation_goes_on_after_a_picture_that_the_api_refuses(claude: Any, model: ScriptedModel) -> None:
     refused = "messages.0.content.0.image.source.base64.data: Could not process image"
-    scripted_model.reply(HttpError(400, "invalid_request_error", refused))
-    scripted_model.default = "fine"
+    model.reply(HttpError(400, "invalid_request_error", refused))
+    model.default = "fine"
     first = await claude.ask([ph.image(draw(9, 9)), "What is this?"], tools=[])
     assert first.text == "fine"
     await claude.ask("And now?", resume=first.session_id, tools=[])
-    assert shown(scripted_model) == []
+    assert shown(model) == []
 
 
-async def test_a_picture_that_nobody_can_read_becomes_a_text(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = "fine"
+async def test_a_picture_that_nobody_can_read_becomes_a_text(claude: Any, model: ScriptedModel) -> None:
+    model.default = "fine"
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"words").decode()}
     assert (await claude.ask([{"type": "image", "source": source}], tools=[])).text == "fine"
-    assert shown(scripted_model) == []
-    assert "[Image could not be processed" in str(scripted_model.requests[-1].messages)
+    assert shown(model) == []
+    assert "[Image could not be processed" in str(model.requests[-1].messages)
 
 
 async def test_a_picture_of_a_history_is_scaled_before(
-    claude: Any, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    claude: Any, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CLI (2.1.332) resumes it as it is: 9000 pixels are more than the API takes, in each request."""
-    scripted_model.default = "fine"
+    model.default = "fine"
     config: Path = claude.home / ".claude"
     history: list[Any] = [{"role": "user", "content": [ph.image(WIDE)]}, {"role": "assistant", "content": "a line"}]
     key = write_history(history, claude.cwd, config_dir=config)
     await claude.ask("How long?", resume=key, tools=[])
-    assert shown(scripted_model) == [(2000, 20)]
+    assert shown(model) == [(2000, 20)]

@@ -22,13 +22,12 @@ Talk = Callable[..., AbstractAsyncContextManager[Session]]
 
 
 @pytest.fixture
-def talk(claude: Any, scripted_model: ScriptedModel) -> Talk:
+def talk(claude: Any, model: ScriptedModel) -> Talk:
     """Starts sessions on the real CLI."""
-    scripted_model.default = lambda request: f"re: {request.last_user_text.splitlines()[-1]}"
+    model.default = lambda request: f"re: {request.last_user_text.splitlines()[-1]}"
 
     def start(**settings: Any) -> Session:
-        agent = ph.Agent(cli=claude.path, cwd=claude.cwd, env=scripted_model.env(max_retries=0), inherit_env=False)
-        return agent.session(**settings)
+        return claude.session(**settings)
 
     return start
 
@@ -49,23 +48,23 @@ def system_of(request: RecordedRequest) -> str:
 
 @pytest.mark.requirement("E26", "E27", "E39")
 @pytest.mark.parametrize("asks_first", [True, False])
-async def test_a_system_prompt_for_one_query(talk: Talk, scripted_model: ScriptedModel, asks_first: bool) -> None:
+async def test_a_system_prompt_for_one_query(talk: Talk, model: ScriptedModel, asks_first: bool) -> None:
     before = ["one", "re: one"] if asks_first else []
     async with talk(system_prompt="Session default") as session:
         own = session.id
         if asks_first:
             await session.query("one")
         result = await session.query("prompt", system_prompt="Override for this query")
-        special = scripted_model.requests[-1]
+        special = model.requests[-1]
         assert "Override for this query" in system_of(special)
         assert "Session default" not in system_of(special)
         assert printed(special) == [*before, "prompt"]
         assert result.session_id == session.id == own
         last = await session.query("three")
         assert last.session_id == own
-        assert "Session default" in system_of(scripted_model.requests[-1])
-        assert "Override" not in system_of(scripted_model.requests[-1])
-        assert printed(scripted_model.requests[-1]) == [*before, "prompt", "re: prompt", "three"]
+        assert "Session default" in system_of(model.requests[-1])
+        assert "Override" not in system_of(model.requests[-1])
+        assert printed(model.requests[-1]) == [*before, "prompt", "re: prompt", "three"]
         # What the CLI counts up over its process, and over what it has resumed, is told query by query.
         assert last.cost_usd is not None
         assert result.cost_usd == pytest.approx(last.cost_usd, rel=0.5)
@@ -73,18 +72,18 @@ async def test_a_system_prompt_for_one_query(talk: Talk, scripted_model: Scripte
         assert (session.restarts, session.costs.unpriced_tokens) == (0, 0)
 
 
-async def test_another_directory_for_one_query(talk: Talk, claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_another_directory_for_one_query(talk: Talk, claude: Any, model: ScriptedModel) -> None:
     elsewhere: Path = claude.home / "elsewhere"
     elsewhere.mkdir()
     command = [ToolUse("Bash", {"command": "pwd >> here.txt"})]
-    scripted_model.on("where", reply=Steps(command, "there", command, "there"))
+    model.on("where", reply=Steps(command, "there", command, "there"))
     async with talk(permission_mode="bypassPermissions") as session:
         await session.query("where", cwd=elsewhere)
         await session.query("one")
         await session.query("where", cwd=elsewhere, add_dirs=[claude.cwd])
         await session.query("two")
-        assert [text for text in printed(scripted_model.requests[-1]) if not text.startswith("re:")][-1] == "two"
-        assert printed(scripted_model.requests[-1]).count("there") == 2
+        assert [text for text in printed(model.requests[-1]) if not text.startswith("re:")][-1] == "two"
+        assert printed(model.requests[-1]).count("there") == 2
     assert (elsewhere / "here.txt").read_text().split() == [str(elsewhere)] * 2
     assert not (claude.cwd / "here.txt").exists()
 
@@ -94,15 +93,15 @@ class Invoice:
     total: int
 
 
-async def test_a_typed_answer_for_one_query(talk: Talk, scripted_model: ScriptedModel) -> None:
-    scripted_model.on("invoice", reply=Steps([ToolUse("StructuredOutput", {"total": 3})], "done"))
+async def test_a_typed_answer_for_one_query(talk: Talk, model: ScriptedModel) -> None:
+    model.on("invoice", reply=Steps([ToolUse("StructuredOutput", {"total": 3})], "done"))
     async with talk() as session:
         await session.query("one")
         assert (await session.query("invoice", output_type=Invoice)).output == Invoice(3)
         assert (await session.query("two")).output is None
-        names = [tool["name"] for tool in scripted_model.requests[-1].body["tools"]]
+        names = [tool["name"] for tool in model.requests[-1].body["tools"]]
         assert "StructuredOutput" not in names
-        assert printed(scripted_model.requests[-1])[:3] == ["one", "re: one", "invoice"]
+        assert printed(model.requests[-1])[:3] == ["one", "re: one", "invoice"]
 
 
 @ph.tool
@@ -112,9 +111,7 @@ def depth(place: str) -> str:
 
 
 @pytest.mark.parametrize("tool_bridge", ["mcp", "deferred"])
-async def test_tools_hooks_and_permissions_of_one_query(
-    talk: Talk, scripted_model: ScriptedModel, tool_bridge: Any
-) -> None:
+async def test_tools_hooks_and_permissions_of_one_query(talk: Talk, model: ScriptedModel, tool_bridge: Any) -> None:
     asked: list[str] = []
     hooked: list[str] = []
 
@@ -126,46 +123,37 @@ async def test_tools_hooks_and_permissions_of_one_query(
         hooked.append(event.tool_name)
 
     call, command = [ToolUse("mcp__tools__depth", {"place": "here"})], [ToolUse("Bash", {"command": "touch made"})]
-    scripted_model.on("measure", reply=Steps(call, command, "done", call, command, "denied"))
+    model.on("measure", reply=Steps(call, command, "done", call, command, "denied"))
     async with talk() as session:
         await session.query("one")
         settings: dict[str, Any] = {"custom_tools": [depth], "tool_bridge": tool_bridge, "can_use_tool": permit}
         result = await session.query("measure", hooks={"PreToolUse": [ph.HookMatcher("Bash", [hook])]}, **settings)
         assert result.text == "done"
         assert (asked[-1], hooked) == ("Bash", ["Bash"])
-        assert "here: 3 m" in json.dumps(scripted_model.requests[-1].messages)
+        assert "here: 3 m" in json.dumps(model.requests[-1].messages)
         before = len(asked)
         denied = await session.query("measure")  # neither the tool nor anybody who permits
         assert (denied.text, len(asked), len(hooked)) == ("denied", before, 1)
         assert [denial.tool_name for denial in denied.permission_denials] == ["Bash"]
-        assert "No such tool available: mcp__tools__depth" in json.dumps(scripted_model.requests[-1].messages)
+        assert "No such tool available: mcp__tools__depth" in json.dumps(model.requests[-1].messages)
 
 
-async def test_options_that_the_cli_refuses(talk: Talk, scripted_model: ScriptedModel) -> None:
-    async with talk() as session:
-        await session.query("one")
-        with pytest.raises(ph.ProcessError, match="does not know the flag --no-such-flag"):
-            await session.query("two", extra_args={"no-such-flag": None})
-        assert (await session.query("three")).text == "re: three"
-        assert printed(scripted_model.requests[-1]) == ["one", "re: one", "three"]
-
-
-async def test_turns_and_tools_of_one_query(talk: Talk, scripted_model: ScriptedModel) -> None:
-    scripted_model.on("again", reply=Steps(*[[ToolUse("Bash", {"command": "true"})]] * 5, "done"))
+async def test_turns_and_tools_of_one_query(talk: Talk, model: ScriptedModel) -> None:
+    model.on("again", reply=Steps(*[[ToolUse("Bash", {"command": "true"})]] * 5, "done"))
     async with talk(permission_mode="bypassPermissions", tools=["Bash", "Read"]) as session:
         limited = await session.query("again", max_turns=2)
         assert type(limited.error) is ph.MaxTurnsError
         await session.query("less", tools=["Read"], disallowed_tools=["Bash"])
-        assert not any(tool["name"] == "Bash" for tool in scripted_model.requests[-1].body["tools"])
+        assert not any(tool["name"] == "Bash" for tool in model.requests[-1].body["tools"])
         await session.query("more")
-        assert any(tool["name"] == "Bash" for tool in scripted_model.requests[-1].body["tools"])
+        assert any(tool["name"] == "Bash" for tool in model.requests[-1].body["tools"])
 
 
-async def test_a_pool_keeps_the_conversation(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_a_pool_keeps_the_conversation(talk: Talk, model: ScriptedModel) -> None:
     async with Pool(min_idle=1) as pool, talk(transport=pool) as session:
         own = session.id
         await session.query("two", append_system_prompt="Be brief.")
         assert session.id == own
         await session.query("three")
         assert session.id == own
-        assert printed(scripted_model.requests[-1]) == ["two", "re: two", "three"]
+        assert printed(model.requests[-1]) == ["two", "re: two", "three"]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conversations import both_loops
 
 import pilothouse as ph
 from pilothouse.client import retry
 from pilothouse.client.retry import CONTINUE_PROMPT
-from pilothouse.client.sessions import Session
 from pilothouse.events import RetryScheduled
 from pilothouse.messages import ResultMessage, SystemMessage
 from pilothouse.options import RetryPolicy
@@ -19,7 +19,6 @@ from pilothouse_testing import Hang, HttpError, Pause, RecordedRequest, Scripted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 SOON = RetryPolicy(attempts=3, first_delay=0.05, jitter=0.0)
 ONCE = RetryPolicy(attempts=1, first_delay=0.01)
 LOGIN = {"ANTHROPIC_API_KEY": None, "CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-scripted-no-real-token"}
@@ -44,16 +43,11 @@ def texts(request: RecordedRequest) -> list[str]:
     return [text.strip() for text in found if not text.startswith("<system-reminder>")]
 
 
-def talk(claude: Any, model: ScriptedModel, **settings: Any) -> Session:
-    env = {**model.env(max_retries=0), **{k: v for k, v in settings.pop("env", {}).items() if v is not None}}
-    return ph.Agent(cli=claude.path, cwd=claude.cwd, env=env, inherit_env=False, **settings).session()
-
-
 @both_loops
 @pytest.mark.requirement("E70")
-async def test_a_refused_prompt_is_sent_again_in_the_same_child(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_refused_prompt_is_sent_again_in_the_same_child(claude: Any, model: ScriptedModel) -> None:
     for answer in (HttpError(529), HttpError(500), HttpError(429), "Here it is."):
-        scripted_model.reply(answer)
+        model.reply(answer)
     query = claude.ask("the question", retry=SOON)
     events = [event async for event in query.events()]
     result = await query.result()
@@ -62,22 +56,22 @@ async def test_a_refused_prompt_is_sent_again_in_the_same_child(claude: Any, scr
     assert scheduled == [(1, "overloaded"), (2, "server"), (3, "rate_limit")]
     assert [r.api_error_status for r in result.messages if isinstance(r, ResultMessage)] == [529, 500, 429, None]
     assert len({r.session_id for r in result.messages if isinstance(r, ResultMessage)}) == 1
-    assert texts(scripted_model.requests[-1]).count("the question") == 4  # the CLI keeps what failed
+    assert texts(model.requests[-1]).count("the question") == 4  # the CLI keeps what failed
     assert result.cost_usd is not None
     assert result.cost_usd > 0
 
 
 @pytest.mark.requirement("E70")
-async def test_work_that_was_begun_goes_on_and_no_tool_runs_twice(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_work_that_was_begun_goes_on_and_no_tool_runs_twice(claude: Any, model: ScriptedModel) -> None:
     note = Path(claude.cwd) / "note.txt"
-    scripted_model.reply(ToolUse("Bash", {"command": f"echo once >> {note}"}))
-    scripted_model.reply(HttpError(529))
-    scripted_model.reply("All done.")
+    model.reply(ToolUse("Bash", {"command": f"echo once >> {note}"}))
+    model.reply(HttpError(529))
+    model.reply("All done.")
     result = await claude.ask("write it", retry=SOON, permission_mode="bypassPermissions", env={"IS_SANDBOX": "1"})
     assert result.text == "All done."
     assert note.read_text() == "once\n"
     assert [use.name for use in result.tool_uses] == ["Bash"]
-    assert texts(scripted_model.requests[-1])[-1] == CONTINUE_PROMPT
+    assert texts(model.requests[-1])[-1] == CONTINUE_PROMPT
     assert result.validate().ok
 
 
@@ -93,7 +87,7 @@ async def test_an_api_that_cannot_be_reached_is_tried_again(claude: Any) -> None
 
 @pytest.mark.requirement("E70")
 async def test_a_used_up_subscription_is_waited_for(
-    claude: Any, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    claude: Any, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "AFTER_RESET_SECONDS", 0.1)
     resets_at = 0
@@ -104,8 +98,8 @@ async def test_a_used_up_subscription_is_waited_for(
         resets_at = int(time.time()) + 2
         return limited(resets_at)
 
-    scripted_model.reply(reject)
-    scripted_model.reply("after the reset")
+    model.reply(reject)
+    model.reply("after the reset")
     result = await claude.ask(on_usage_limit="wait", env=LOGIN)
     assert result.text == "after the reset"
     assert time.time() >= resets_at
@@ -113,19 +107,19 @@ async def test_a_used_up_subscription_is_waited_for(
     assert note["until"] >= resets_at
 
 
-async def test_the_watchdog_knows_that_the_cli_waits_for_the_api(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_the_watchdog_knows_that_the_cli_waits_for_the_api(claude: Any, model: ScriptedModel) -> None:
     for answer in (*[HttpError(529)] * 4, "in the end"):
-        scripted_model.reply(answer)
+        model.reply(answer)
     # It waits for 0.5, 1, 2 and 4 seconds, the last of them longer than the limit.
     result = await claude.ask(max_retries=4, idle_timeout=3.0, startup_timeout=30)
     assert result.text == "in the end"
 
 
 @both_loops
-async def test_a_stalled_turn_is_saved_and_can_be_resumed(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(ToolUse("Bash", {"command": "echo found-it"}))
-    scripted_model.reply(Hang())
-    scripted_model.default = Text("resumed")
+async def test_a_stalled_turn_is_saved_and_can_be_resumed(claude: Any, model: ScriptedModel) -> None:
+    model.reply(ToolUse("Bash", {"command": "echo found-it"}))
+    model.reply(Hang())
+    model.default = Text("resumed")
     settings: dict[str, Any] = {"permission_mode": "bypassPermissions", "env": {"IS_SANDBOX": "1"}}
     query = claude.ask("look", idle_timeout=3.0, startup_timeout=30, **settings)
     kinds: list[str] = []
@@ -141,13 +135,13 @@ async def test_a_stalled_turn_is_saved_and_can_be_resumed(claude: Any, scripted_
     assert kinds[kinds.index("ToolCallFinished") :].count("Stalled") == 1
     await claude.gone()
     assert (await claude.ask("go on", resume=query.session_id, **settings)).text == "resumed"
-    assert any("found-it" in text for text in texts(scripted_model.requests[-1]))
+    assert any("found-it" in text for text in texts(model.requests[-1]))
 
 
-async def test_a_session_outlives_a_stalled_turn(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Pause(60))
-    scripted_model.default = Text("still here")
-    async with talk(claude, scripted_model) as session:
+async def test_a_session_outlives_a_stalled_turn(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Pause(60))
+    model.default = Text("still here")
+    async with claude.session() as session:
         pid = session.pid
         with pytest.raises(ph.QueryTimeout):
             await session.query("one", idle_timeout=1.0, startup_timeout=20)
@@ -155,7 +149,7 @@ async def test_a_session_outlives_a_stalled_turn(claude: Any, scripted_model: Sc
         assert session.pid == pid
 
 
-async def test_a_tool_of_this_process_runs_once(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_tool_of_this_process_runs_once(claude: Any, model: ScriptedModel) -> None:
     calls: list[tuple[int, int]] = []
 
     def add(a: int, b: int) -> int:
@@ -163,10 +157,10 @@ async def test_a_tool_of_this_process_runs_once(claude: Any, scripted_model: Scr
         calls.append((a, b))
         return a + b
 
-    scripted_model.reply(ToolUse("mcp__tools__add", {"a": 2, "b": 3}))
-    scripted_model.reply(HttpError(529))
-    scripted_model.reply("It is 5.")
+    model.reply(ToolUse("mcp__tools__add", {"a": 2, "b": 3}))
+    model.reply(HttpError(529))
+    model.reply("It is 5.")
     result = await claude.ask("2 + 3?", retry=SOON, custom_tools=[add], tool_bridge="deferred")
     assert result.text == "It is 5."
     assert calls == [(2, 3)]
-    assert CONTINUE_PROMPT in texts(scripted_model.requests[-1])
+    assert CONTINUE_PROMPT in texts(model.requests[-1])

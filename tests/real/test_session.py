@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from conversations import kill_child, user_texts
+from conversations import both_loops, kill_child, user_texts
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
@@ -21,7 +21,6 @@ from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Step
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 Talk = Callable[..., AbstractAsyncContextManager[Session]]
 
 
@@ -31,14 +30,13 @@ def echo(request: RecordedRequest) -> str:
 
 
 @pytest.fixture
-def talk(claude: Any, scripted_model: ScriptedModel) -> Talk:
+def talk(claude: Any, model: ScriptedModel) -> Talk:
     """Starts sessions on the real CLI."""
-    scripted_model.default = echo
+    model.default = echo
 
     def start(**settings: Any) -> Session:
-        agent = ph.Agent(cli=claude.path, cwd=claude.cwd, env=scripted_model.env(max_retries=0), inherit_env=False)
         usual: dict[str, Any] = {"tools": ["Bash", "Write", "Agent"], "permission_mode": "bypassPermissions"}
-        return agent.session(**{**usual, **settings})
+        return claude.session(**{**usual, **settings})
 
     return start
 
@@ -72,7 +70,7 @@ async def test_the_use_of_the_context_is_told_in_full(talk: Talk) -> None:
 
 @both_loops
 @pytest.mark.requirement("E13", "E14", "E19", "E20", "E22", "E25", "E28", "G14", "G48", "R6")
-async def test_one_child_answers_everybody(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_one_child_answers_everybody(talk: Talk, model: ScriptedModel) -> None:
     answers: dict[int, str] = {}
 
     async def ask(session: Session, number: int) -> None:
@@ -92,16 +90,14 @@ async def test_one_child_answers_everybody(talk: Talk, scripted_model: ScriptedM
         assert last.session_cost_usd is not None
         assert 0 < last.cost_usd < last.session_cost_usd
     assert answers == {n: f"re: question {n}" for n in range(4)}
-    assert user_texts(scripted_model.requests[-1])[-1] == "last"
-    assert len(user_texts(scripted_model.requests[-1])) == 5
+    assert user_texts(model.requests[-1])[-1] == "last"
+    assert len(user_texts(model.requests[-1])) == 5
 
 
 @both_loops
 @pytest.mark.requirement("E34", "E52", "E78", "R17", "G45")
-async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(
-    talk: Talk, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.on(re.compile(r"slow \w+\Z"), reply=["part one", Pause(Gate()), "part two"])
+async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(talk: Talk, model: ScriptedModel) -> None:
+    model.on(re.compile(r"slow \w+\Z"), reply=["part one", Pause(Gate()), "part two"])
     async with talk(partial_messages=True) as session:
         pid = session.pid
         async for _ in session.query("slow one").text_stream():
@@ -126,9 +122,9 @@ async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(
 
 
 async def test_a_child_that_was_killed_before_it_saved_the_conversation(
-    talk: Talk, claude: Any, scripted_model: ScriptedModel
+    talk: Talk, claude: Any, model: ScriptedModel
 ) -> None:
-    scripted_model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate())])
+    model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate())])
     async with talk() as session:
         own = session.id
         path = claude.home / ".claude" / "projects" / re.sub(r"[^a-zA-Z0-9]", "-", str(claude.cwd)) / f"{own}.jsonl"
@@ -154,8 +150,8 @@ async def test_a_child_that_was_killed_before_it_saved_the_conversation(
 
 
 @pytest.mark.requirement("E27", "E68", "E69", "E30", "E29", "L60")
-async def test_crash_fork_and_clear(talk: Talk, scripted_model: ScriptedModel) -> None:
-    scripted_model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate()), "part two"])
+async def test_crash_fork_and_clear(talk: Talk, model: ScriptedModel) -> None:
+    model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate()), "part two"])
     async with talk() as session:
         assert (await session.query("one")).text == "re: one"
         own, pid = session.id, session.pid
@@ -174,50 +170,50 @@ async def test_crash_fork_and_clear(talk: Talk, scripted_model: ScriptedModel) -
         result = await session.query("two")
         assert (result.text, result.session_id, session.restarts) == ("re: two", own, 1)
         assert session.pid != pid
-        assert user_texts(scripted_model.requests[-1])[0] == "one"
+        assert user_texts(model.requests[-1])[0] == "one"
 
         async with session.fork() as branch:
             forked = await branch.query("in the branch")
             assert forked.session_id == branch.id != own
-            assert user_texts(scripted_model.requests[-1])[0] == "one"
+            assert user_texts(model.requests[-1])[0] == "one"
             async with branch.fork() as twig:
                 await twig.query("in the twig")
-                output = user_texts(scripted_model.requests[-1])
+                output = user_texts(model.requests[-1])
                 assert (output[0], output[-2:]) == ("one", ["in the branch", "in the twig"])
         await session.query("three")
-        assert "in the branch" not in user_texts(scripted_model.requests[-1])
+        assert "in the branch" not in user_texts(model.requests[-1])
         assert session.id == own
 
         fresh = await session.clear()
         assert session.id == fresh != own
         await kill_child(session)  # nothing of the new conversation is on disk yet
         cleared = await session.query("four")
-        assert "one" not in user_texts(scripted_model.requests[-1])
+        assert "one" not in user_texts(model.requests[-1])
         assert cleared.session_id == fresh
     async with talk(resume=own) as session:
         assert (await session.query("five")).session_id == own
-        output = user_texts(scripted_model.requests[-1])
+        output = user_texts(model.requests[-1])
         assert (output[0], output[-2:]) == ("one", ["three", "five"])
         assert session.id == own
 
 
-async def test_a_fork_that_dies_before_its_first_message(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_a_fork_that_dies_before_its_first_message(talk: Talk, model: ScriptedModel) -> None:
     async with talk() as session:
         await session.query("one")
         async with session.fork() as branch:
             await kill_child(branch)
             result = await branch.query("two")
             assert result.session_id == branch.id != session.id
-            assert user_texts(scripted_model.requests[-1])[0] == "one"
+            assert user_texts(model.requests[-1])[0] == "one"
 
 
 @pytest.mark.requirement("E20", "G16", "G18")
-async def test_background_work_sends_messages_to_the_session(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_background_work_sends_messages_to_the_session(talk: Talk, model: ScriptedModel) -> None:
     gate = Gate()
     agent = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose", "run_in_background": True}
-    scripted_model.on("SUBTASK", reply=["sub one", Pause(gate), "sub two"])
-    scripted_model.on("begin", reply=Steps([ToolUse("Agent", agent)], "it runs"))
-    scripted_model.on("meet", reply=["met one ", ToolUse("Bash", {"command": "true"})])
+    model.on("SUBTASK", reply=["sub one", Pause(gate), "sub two"])
+    model.on("begin", reply=Steps([ToolUse("Agent", agent)], "it runs"))
+    model.on("meet", reply=["met one ", ToolUse("Bash", {"command": "true"})])
     async with talk() as session:
         listener = session.messages()
         assert (await session.query("begin")).text == "it runs"
@@ -238,11 +234,11 @@ async def test_background_work_sends_messages_to_the_session(talk: Talk, scripte
     assert any(isinstance(m, ph.ResultMessage) and m.is_woken for m in received)
 
 
-async def test_a_prompt_taken_back_from_behind_a_turn_of_its_own(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_a_prompt_taken_back_from_behind_a_turn_of_its_own(talk: Talk, model: ScriptedModel) -> None:
     woken = Gate()
     run = {"command": "true", "run_in_background": True}
     answers: Any = iter([[ToolUse("Bash", run)], "it runs", ["woken", Pause(woken), "to the end"]])
-    scripted_model.on(lambda _: True, reply=lambda _: next(answers), times=3)
+    model.on(lambda _: True, reply=lambda _: next(answers), times=3)
     async with talk() as session:
         listener = session.messages()
         await session.query("begin")
@@ -261,22 +257,22 @@ async def test_a_prompt_taken_back_from_behind_a_turn_of_its_own(talk: Talk, scr
                     assert message.result == "to the end"
                     break
         assert (await session.query("next")).full_text == "re: next"
-        assert "waits" not in user_texts(scripted_model.requests[-1])
+        assert "waits" not in user_texts(model.requests[-1])
         await listener.aclose()
 
 
 @pytest.mark.requirement("R18", "G29", "E39")
-async def test_models_and_modes(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_models_and_modes(talk: Talk, model: ScriptedModel) -> None:
     async with talk(model="opus", allow_dangerously_skip_permissions=True) as session:
         await session.query("one")
-        usual = scripted_model.requests[-1].model
+        usual = model.requests[-1].model
         await session.query("two", model="haiku", permission_mode="acceptEdits")
-        assert "haiku" in scripted_model.requests[-1].model
+        assert "haiku" in model.requests[-1].model
         await session.query("three")
-        assert scripted_model.requests[-1].model == usual
+        assert model.requests[-1].model == usual
         assert "sonnet" in (await session.set_model("sonnet") or "")
         await session.query("four")
-        assert "sonnet" in scripted_model.requests[-1].model
+        assert "sonnet" in model.requests[-1].model
         assert await session.set_permission_mode("plan") == "plan"
         await session.set_max_thinking_tokens(2000)
         assert (await session.settings.get()).applied["model"]
@@ -286,7 +282,7 @@ async def test_models_and_modes(talk: Talk, scripted_model: ScriptedModel) -> No
         assert caught.value.code == "bypass_not_launched"
 
 
-async def test_settings_are_read_without_a_prompt(talk: Talk, claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_settings_are_read_without_a_prompt(talk: Talk, claude: Any, model: ScriptedModel) -> None:
     files = {
         claude.home / ".claude": {"model": "opus", "permissions": {"allow": ["Read"]}},
         claude.cwd / ".claude": {"env": {"A": "1"}, "permissions": {"allow": ["Glob"], "defaultMode": "acceptEdits"}},
@@ -302,13 +298,13 @@ async def test_settings_are_read_without_a_prompt(talk: Talk, claude: Any, scrip
     assert found.effective == {"model": "opus", "env": {"A": "1"}, "permissions": merged}
     assert [source["source"] for source in found.sources] == ["userSettings", "projectSettings"]
     assert found.filter_escalating_mode()["permissions"] == {"allow": ["Read", "Glob"]}
-    assert not scripted_model.requests
+    assert not model.requests
 
 
 @pytest.mark.requirement("R19")
-async def test_files_are_set_back(talk: Talk, claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_files_are_set_back(talk: Talk, claude: Any, model: ScriptedModel) -> None:
     path = claude.cwd / "f.txt"
-    scripted_model.on("write", reply=Steps([ToolUse("Write", {"file_path": str(path), "content": "A"})], "written"))
+    model.on("write", reply=Steps([ToolUse("Write", {"file_path": str(path), "content": "A"})], "written"))
     async with talk(enable_file_checkpointing=True) as session:
         result = await session.query("write it")
         assert path.read_text() == "A"
@@ -352,7 +348,7 @@ async def test_control_requests(talk: Talk, claude: Any) -> None:
 
 @pytest.mark.parametrize("tool_bridge", ["mcp", "deferred"])
 async def test_a_tool_that_asks_its_own_session_or_a_fork_of_it(
-    talk: Talk, scripted_model: ScriptedModel, tool_bridge: Any
+    talk: Talk, model: ScriptedModel, tool_bridge: Any
 ) -> None:
     outcomes: list[str] = []
 
@@ -368,7 +364,7 @@ async def test_a_tool_that_asks_its_own_session_or_a_fork_of_it(
             raise
         return "never said"
 
-    scripted_model.on("go", reply=Steps([ToolUse("mcp__tools__ask", {})], "went on"))
+    model.on("go", reply=Steps([ToolUse("mcp__tools__ask", {})], "went on"))
     with anyio.fail_after(60):
         async with talk(custom_tools=[ask], tool_bridge=tool_bridge, tools=[]) as session:
             assert (await session.query("go")).text == "went on"

@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse import sync
 from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, ToolUse
 from pilothouse_transcripts import list_sessions
 
@@ -19,14 +18,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 
 @pytest.fixture
-def settings(claude: Any, scripted_model: ScriptedModel) -> dict[str, Any]:
-    scripted_model.default = "done"
-    return {"cli": claude.path, "cwd": claude.cwd, "env": scripted_model.env(max_retries=0), "inherit_env": False}
+def settings(claude: Any, model: ScriptedModel) -> dict[str, Any]:
+    model.default = "done"
+    return claude.settings
 
 
-async def test_a_side_question_leaves_no_trace(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
+async def test_a_side_question_leaves_no_trace(settings: dict[str, Any], model: ScriptedModel) -> None:
     gate = Gate()
-    scripted_model.on("go", reply=["do", Pause(gate), "ne"])
+    model.on("go", reply=["do", Pause(gate), "ne"])
     async with ph.session(**settings) as session:
         query = await session.query("go").start()
         await anyio.to_thread.run_sync(gate.wait_reached)
@@ -36,18 +35,18 @@ async def test_a_side_question_leaves_no_trace(settings: dict[str, Any], scripte
         await query.result()
         await session.query("next")
     assert (answer.response, answer.synthetic) == ("A scripted answer to a side question.", False)
-    asked = next(json.dumps(r.messages) for r in scripted_model.side_requests if r.side == "side_question")
+    asked = next(json.dumps(r.messages) for r in model.side_requests if r.side == "side_question")
     assert all(words in asked for words in ("And why?", "What?", "This."))
-    assert "And why?" not in json.dumps(scripted_model.requests[-1].messages)
+    assert "And why?" not in json.dumps(model.requests[-1].messages)
 
 
-async def test_the_plan_is_there_once_it_is_written(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
+async def test_the_plan_is_there_once_it_is_written(settings: dict[str, Any], model: ScriptedModel) -> None:
     def write(request: Any) -> list[ToolUse]:
         found = re.search(r"/\S+?/plans/[\w-]+\.md", json.dumps(request.body))
         assert found is not None
         return [ToolUse("Write", {"file_path": found[0], "content": "1. Do it."})]
 
-    scripted_model.on("plan it", reply=write)
+    model.on("plan it", reply=write)
     async with ph.session(**settings, permission_mode="plan", can_use_tool=lambda _: True) as session:
         before = await session.info.plan()
         assert (before.exists, before.content, before.path) == (False, "", None)
@@ -85,38 +84,27 @@ async def test_a_title_is_written_and_saved(
     assert info.ai_title == "Scripted session"
 
 
-def test_the_blocking_form(settings: dict[str, Any]) -> None:
-    with sync.session(**settings) as session:
-        assert session.info.side_question("Why?").response == "A scripted answer to a side question."
-        assert not session.info.plan().exists
-
-
-async def test_a_file_that_is_no_text(settings: dict[str, Any], claude: Any) -> None:
+async def test_files_rules_and_plugins_are_told(settings: dict[str, Any], claude: Any) -> None:
     (claude.cwd / "b.bin").write_bytes(b"\xff\x00x")
     async with ph.session(**settings) as session:
         text = await session.info.read_file("b.bin")
         exact = await session.info.read_file("b.bin", encoding="base64")
-    assert (text.lossy, text.contents) == (True, "\ufffd\x00x")
-    assert (exact.contents, exact.encoding) == ("/wB4", "base64")
-
-
-async def test_what_a_policy_leaves_is_told(settings: dict[str, Any]) -> None:
-    async with ph.session(**settings) as session:
         hooks = await session.settings.hooks()
         rules = await session.settings.permission_rules()
         plugins = await session.settings.reload_plugins()
+    assert (text.lossy, text.contents) == (True, "\ufffd\x00x")
+    assert (exact.contents, exact.encoding) == ("/wB4", "base64")
     assert (hooks.policy["managedOnly"], hooks.safe_mode, hooks.errors) == (False, None, [])
-    assert (rules.withheld, rules.errors) == (False, [])
-    assert plugins.mcp_servers == []
+    assert (rules.withheld, rules.errors, plugins.mcp_servers) == (False, [], [])
 
 
-async def test_a_running_session_shows_other_thinking(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
+async def test_a_running_session_shows_other_thinking(settings: dict[str, Any], model: ScriptedModel) -> None:
     async with ph.session(**settings, model="claude-sonnet-4-5") as session:
         await session.set_max_thinking_tokens(2000, "summarized")
         await session.query("one")
         await session.set_max_thinking_tokens(4000)
         await session.query("two")
-    asked = [request.body["thinking"] for request in scripted_model.requests]
+    asked = [request.body["thinking"] for request in model.requests]
     assert [(each["budget_tokens"], each.get("display")) for each in asked] == [
         (2000, "summarized"),
         (4000, "summarized"),
@@ -124,10 +112,10 @@ async def test_a_running_session_shows_other_thinking(settings: dict[str, Any], 
 
 
 async def test_files_are_set_back_in_another_session(
-    settings: dict[str, Any], claude: Any, scripted_model: ScriptedModel
+    settings: dict[str, Any], claude: Any, model: ScriptedModel
 ) -> None:
     path = claude.cwd / "f.txt"
-    scripted_model.on("write", reply=Steps([ToolUse("Write", {"file_path": str(path), "content": "A"})], "written"))
+    model.on("write", reply=Steps([ToolUse("Write", {"file_path": str(path), "content": "A"})], "written"))
     settings |= {"enable_file_checkpointing": True}
     result = await ph.query("write it", permission_mode="acceptEdits", **settings)
     assert path.read_text() == "A"

@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse import sync
 from pilothouse.client import settings_check
 from pilothouse.errors import SettingsError
 from pilothouse_pool import Pool
@@ -36,16 +35,11 @@ def _fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def canary(claude: Any, scripted_model: ScriptedModel) -> Path:
+def canary(claude: Any, model: ScriptedModel) -> Path:
     """A file that the model tries to make with Bash."""
-    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": "touch canary"})], "done"))
-    scripted_model.default = "done"
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": "touch canary"})], "done"))
+    model.default = "done"
     return claude.cwd / "canary"
-
-
-def place(claude: Any) -> dict[str, Any]:
-    """The options that keep a session inside of the test."""
-    return {"cli": claude.path, "cwd": claude.cwd, "env": claude.model.env(max_retries=0), "inherit_env": False}
 
 
 def write_settings(claude: Any, content: Any) -> str:
@@ -70,9 +64,7 @@ WAYS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_settings_with_a_mistake_end_the_query(
-    claude: Any, scripted_model: ScriptedModel, canary: Path, way: str
-) -> None:
+async def test_settings_with_a_mistake_end_the_query(claude: Any, model: ScriptedModel, canary: Path, way: str) -> None:
     with pytest.raises(SettingsError, match=r"cleanupPeriodDays: Expected number.*No prompt was sent") as caught:
         await claude.ask(allowed_tools=["Bash"], **WAYS[way](claude, BROKEN))
     assert caught.value.problems == (("cleanupPeriodDays", "Expected number, but received string"),)
@@ -82,7 +74,7 @@ async def test_settings_with_a_mistake_end_the_query(
     assert [path for path, _ in caught.value.problems] == ["permissions.deny[1]"]
     assert (await claude.ask(allowed_tools=["Bash"], **WAYS[way](claude, DENY))).text
     assert not canary.exists()
-    assert "Bash" not in scripted_model.requests[0].tools
+    assert "Bash" not in model.requests[0].tools
 
 
 LOST: dict[str, tuple[dict[str, Any], str]] = {
@@ -111,17 +103,15 @@ LOST: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", LOST)
-async def test_a_restriction_that_the_cli_drops_ends_the_query(
-    claude: Any, scripted_model: ScriptedModel, case: str
-) -> None:
+async def test_a_restriction_that_the_cli_drops_ends_the_query(claude: Any, model: ScriptedModel, case: str) -> None:
     settings, message = LOST[case]
     with pytest.raises(SettingsError, match=message):
         await claude.ask(settings=settings)
-    assert not scripted_model.requests
+    assert not model.requests
 
 
 async def test_managed_settings_that_the_cli_drops_end_the_query(
-    claude: Any, scripted_model: ScriptedModel, canary: Path
+    claude: Any, model: ScriptedModel, canary: Path
 ) -> None:
     for managed, message in (
         ({"permissions": {"deny": "Bash"}}, r"permissions\.deny: expected a list of rules"),
@@ -133,16 +123,16 @@ async def test_managed_settings_that_the_cli_drops_end_the_query(
         with pytest.raises(SettingsError, match=message) as caught:
             await claude.ask(allowed_tools=["Bash"], managed_settings=managed)
         assert caught.value.option == "managed_settings"
-    assert not scripted_model.requests
+    assert not model.requests
     kept = {**DENY, "disableAllHooks": True, "permissions": {"deny": ["Bash"], "allow": ["Read"]}}
     assert (await claude.ask(allowed_tools=["Bash"], managed_settings=kept)).text
     assert not canary.exists()
 
 
 async def test_rules_that_managed_settings_overrule_are_a_warning(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripted_model.default = "done"
+    model.default = "done"
     locks = {"allowManagedPermissionRulesOnly": True, "allowManagedHooksOnly": True}
     hooks = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]}}
     await claude.ask(settings={**DENY, **hooks}, managed_settings=locks)
@@ -152,55 +142,49 @@ async def test_rules_that_managed_settings_overrule_are_a_warning(
     assert "hooks has no effect, because managed settings have allowManagedHooksOnly" in warned[1]
 
 
-async def test_an_invalid_sandbox_ends_the_query(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_an_invalid_sandbox_ends_the_query(claude: Any, model: ScriptedModel) -> None:
     with pytest.raises(ph.PilothouseError, match=r"sandbox"):
         (await claude.ask(settings={"sandbox": {"enabled": "yes"}})).raise_for_error()
-    assert not scripted_model.requests
+    assert not model.requests
 
 
-async def test_a_session_with_broken_settings_does_not_start(claude: Any, scripted_model: ScriptedModel) -> None:
-    how = place(claude)
+async def test_a_session_with_broken_settings_does_not_start(claude: Any, model: ScriptedModel) -> None:
     with pytest.raises(SettingsError, match="cleanupPeriodDays"):
-        async with ph.session(**how, settings=BROKEN):
+        async with claude.session(settings=BROKEN):
             pass
-    session = ph.session(**how, settings=BROKEN)
+    session = claude.session(settings=BROKEN)
     for _ in range(2):
         with pytest.raises(SettingsError, match="cleanupPeriodDays"):
             await session.query("go")
     await session.close()
-    assert not scripted_model.requests
+    assert not model.requests
 
 
-async def test_a_new_child_of_a_session_is_checked_too(
-    claude: Any, scripted_model: ScriptedModel, canary: Path
-) -> None:
-    how = place(claude)
-    async with ph.session(**how, settings=DENY, allowed_tools=["Bash"]) as session:
+async def test_a_new_child_of_a_session_is_checked_too(claude: Any, model: ScriptedModel, canary: Path) -> None:
+    async with claude.session(settings=DENY, allowed_tools=["Bash"]) as session:
         assert (await session.query("go")).text
-        asked = len(scripted_model.requests)
+        asked = len(model.requests)
         with pytest.raises(SettingsError, match="cleanupPeriodDays"):
             await session.query("two", settings=BROKEN)
-        assert len(scripted_model.requests) == asked
+        assert len(model.requests) == asked
         assert (await session.query("go")).text  # with its own settings again
     assert not canary.exists()
 
 
-async def test_prewarmed_children_are_checked_too(claude: Any, scripted_model: ScriptedModel, canary: Path) -> None:
+async def test_prewarmed_children_are_checked_too(claude: Any, model: ScriptedModel, canary: Path) -> None:
     kinds: list[dict[str, Any]] = [{}, {"booted": True}, {"any_directory": True}]
     for kind in kinds:
         async with Pool(**kind) as pool:
-            agent = ph.Agent(**place(claude), transport=pool, settings=REFUSED_RULE, allowed_tools=["Bash"])
+            agent = claude.agent(transport=pool, settings=REFUSED_RULE, allowed_tools=["Bash"])
             await agent.prewarm(1)
             with pytest.raises(SettingsError, match=r"permissions\.deny\[1\]"):
                 await agent.query("go")
             assert (await agent.query("go", settings=DENY)).text
     assert not canary.exists()
-    assert all("Bash" not in request.tools for request in scripted_model.requests)
+    assert all("Bash" not in request.tools for request in model.requests)
 
 
-async def test_a_child_behind_a_command_is_checked_too(
-    claude: Any, scripted_model: ScriptedModel, canary: Path
-) -> None:
+async def test_a_child_behind_a_command_is_checked_too(claude: Any, model: ScriptedModel, canary: Path) -> None:
     def behind_a_command() -> CommandTransport:
         return CommandTransport(("env",), cli=claude.path)
 
@@ -213,9 +197,9 @@ async def test_a_child_behind_a_command_is_checked_too(
 
 
 async def test_errors_of_other_files_are_a_warning_once(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripted_model.default = "done"
+    model.default = "done"
     (claude.home / ".claude").mkdir(exist_ok=True)
     (claude.home / ".claude" / "settings.json").write_text(json.dumps(BROKEN))
     (claude.cwd / ".claude").mkdir()
@@ -226,8 +210,7 @@ async def test_errors_of_other_files_are_a_warning_once(
     assert len(warned) == 2
     assert any("settings.json" in text and "cleanupPeriodDays: Expected number" in text for text in warned)
     assert any("settings.local.json" in text and "JSON" in text for text in warned)
-    how = place(claude)
-    async with ph.session(**how) as session:
+    async with claude.session() as session:
         found = (await session.settings.get()).errors
     assert [(Path(each.file).name, each.path) for each in found] == [
         ("settings.json", "cleanupPeriodDays"),
@@ -235,10 +218,8 @@ async def test_errors_of_other_files_are_a_warning_once(
     ]
 
 
-async def test_without_settings_nothing_more_is_asked(
-    claude: Any, scripted_model: ScriptedModel, tmp_path: Path
-) -> None:
-    scripted_model.default = "done"
+async def test_without_settings_nothing_more_is_asked(claude: Any, model: ScriptedModel, tmp_path: Path) -> None:
+    model.default = "done"
     for settings, asks in (({}, False), ({"settings": {}}, False), ({"settings": DENY}, True)):
         log = tmp_path / f"{len(settings)}-{asks}.jsonl"
         await claude.ask(transport=Recorder(log), **settings)
@@ -246,9 +227,9 @@ async def test_without_settings_nothing_more_is_asked(
 
 
 async def test_unknown_keys_are_passed_on_with_a_warning(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripted_model.default = "done"
+    model.default = "done"
     settings = {"permisions": {"deny": ["Bash"]}, "permissions": {"denny": ["Bash"]}, "ofTomorrow": 1}
     for _ in range(2):
         assert (await claude.ask(settings=settings)).text == "done"
@@ -259,10 +240,8 @@ async def test_unknown_keys_are_passed_on_with_a_warning(
     assert "unknown setting 'permissions.denny', which has no effect; did you mean 'permissions.deny'?" in warned[2]
 
 
-async def test_a_lost_detail_is_a_warning(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    scripted_model.default = "done"
+async def test_a_lost_detail_is_a_warning(claude: Any, model: ScriptedModel, caplog: pytest.LogCaptureFixture) -> None:
+    model.default = "done"
     hook = {"type": "command", "command": "true", "timeou": 3}
     assert (await claude.ask(settings={"effortLevel": "nope", "hooks": {"Stop": [{"hooks": [hook]}]}})).text == "done"
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -270,9 +249,8 @@ async def test_a_lost_detail_is_a_warning(
     assert "Claude Code ignores effortLevel, hooks.Stop[0].hooks[0].timeou" in warned[0]
 
 
-async def test_settings_applied_later_are_checked(claude: Any, scripted_model: ScriptedModel) -> None:
-    how = place(claude)
-    async with ph.session(**how, settings=DENY) as session:
+async def test_settings_applied_later_are_checked(claude: Any, model: ScriptedModel) -> None:
+    async with claude.session(settings=DENY) as session:
         with pytest.raises(ph.ControlError, match="invalid settings and send it again: permissions"):
             await session.settings.apply({"permissions": {"deny": "Read"}})
         with pytest.raises(SettingsError, match=r"permissions\.deny\[1\]: 'Read\(' .*The rest is in effect"):
@@ -287,17 +265,6 @@ async def test_settings_applied_later_are_checked(claude: Any, scripted_model: S
             await session.settings.update({"permissions": {"deny": ["Read"]}}, "userSettings")
 
 
-async def test_the_argv_form_says_that_it_checks_nothing(
-    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    scripted_model.default = "done"
-    for _ in range(2):
-        assert (await claude.ask("Go on.", settings=DENY, prompt_via="argv")).text == "done"
-    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warned) == 1
-    assert "option 'settings': not checked" in warned[0]
-
-
 async def test_a_key_in_the_settings_is_not_in_the_error(claude: Any) -> None:
     key = "sk-ant-REDACTME-0123456789"
     with pytest.raises(SettingsError) as caught:
@@ -305,21 +272,8 @@ async def test_a_key_in_the_settings_is_not_in_the_error(claude: Any) -> None:
     assert key not in str(caught.value) + repr(caught.value.problems)
 
 
-def test_the_blocking_form_raises_the_same(real_cli: str, scripted_model: ScriptedModel) -> None:
-    with pytest.raises(SettingsError, match="cleanupPeriodDays"):
-        sync.query(
-            "go",
-            cli=real_cli,
-            cwd=scripted_model.home,
-            env=scripted_model.env(max_retries=0),
-            inherit_env=False,
-            settings=BROKEN,
-        ).result()
-    assert not scripted_model.requests
-
-
-async def test_interrupting_the_check_ends_the_query(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_interrupting_the_check_ends_the_query(claude: Any, model: ScriptedModel) -> None:
     query = claude.ask(settings=DENY, timeout=0.05)
     with pytest.raises(ph.QueryTimeout), anyio.fail_after(30):
         await query
-    assert not scripted_model.requests
+    assert not model.requests

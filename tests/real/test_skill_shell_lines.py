@@ -19,7 +19,7 @@ TEXT = "---\nname: {0}\ndescription: says {0}\nallowed-tools: Bash(touch:*)\n---
 
 
 @pytest.fixture
-def ask(claude: Any, scripted_model: ScriptedModel) -> Callable[..., Any]:
+def ask(claude: Any, model: ScriptedModel) -> Callable[..., Any]:
     """Ask in a project with a command and a skill. Returns the names of those whose shell line ran."""
     if not claude.is_pinned:
         pytest.skip("the event came with Claude Code 2.1.332")
@@ -28,8 +28,8 @@ def ask(claude: Any, scripted_model: ScriptedModel) -> Callable[..., Any]:
     (folder / "skills" / "skill" / "SKILL.md").write_text(TEXT.format("skill"))
     (folder / "commands").mkdir()
     (folder / "commands" / "command.md").write_text(TEXT.format("command"))
-    scripted_model.on("use it", reply=Steps([ToolUse("Skill", {"skill": "skill"})], "done"))
-    scripted_model.default = "done"
+    model.on("use it", reply=Steps([ToolUse("Skill", {"skill": "skill"})], "done"))
+    model.default = "done"
 
     async def run(prompt: str = "/command", **settings: Any) -> list[str]:
         given: dict[str, Any] = {"setting_sources": ["project"], "allowed_tools": ["Skill"], **settings}

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from conversations import both_loops
 
 import pilothouse as ph
 from pilothouse.messages import AssistantMessage, ResultMessage
@@ -31,7 +32,7 @@ async def tool_runs(query: ph.Query[Any]) -> None:
             return
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@both_loops
 async def test_words_reach_the_turn_that_runs(claude: Any) -> None:
     work(claude.model)
     async with claude.ask(allowed_tools=["Bash"]) as query:
@@ -83,8 +84,7 @@ async def test_words_that_come_too_late_for_the_turn(claude: Any) -> None:
 
 async def test_words_in_a_session_are_a_query_when_nothing_runs(claude: Any) -> None:
     work(claude.model)
-    settings: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False}
-    async with ph.session(env=claude.model.env(max_retries=0), allowed_tools=["Bash"], **settings) as session:
+    async with claude.session(allowed_tools=["Bash"]) as session:
         async with session.query("go") as running:
             await tool_runs(running)
             steering = await session.steer(WORDS)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import ssl
 import subprocess
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import pytest
+from claude_login_server import ClaudeLogins, serve_behind_proxy
+from conversations import bash
 
 import pilothouse as ph
 from pilothouse.messages import ToolResultBlock, UserMessage
@@ -28,59 +27,18 @@ NOTEBOOK = {"cells": [{"cell_type": "code", "source": "1", "id": "c1", "metadata
                        "execution_count": None}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}  # fmt: skip
 
 
+class Pages(ClaudeLogins):
+    """https://docs.example.com, behind a proxy."""
+
+    def answer(self, host: str, path: str) -> tuple[int, Any]:
+        return 200, PAGE
+
+
 @pytest.fixture
 def pages(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment in which https://docs.example.com is a server of this test, behind a proxy."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    name = ("-subj", "/CN=docs.example.com", "-addext", "subjectAltName=DNS:docs.example.com")
-    making = (
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-keyout",
-        key,
-        "-out",
-        certificate,
-    )
-    subprocess.run([*making, *name], check=True, capture_output=True)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_CONNECT(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.connection = tls.wrap_socket(self.connection, server_side=True)
-            self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
-            self.close_connection = False
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("content-type", "text/html")
-            self.send_header("content-length", str(len(PAGE)))
-            self.end_headers()
-            self.wfile.write(PAGE)
-
-        def finish(self) -> None:
-            super().finish()
-            self.connection.close()
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the base class
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        proxy = f"http://127.0.0.1:{server.server_port}"
-        yield {"HTTPS_PROXY": proxy, "NO_PROXY": "127.0.0.1", "NODE_EXTRA_CA_CERTS": str(certificate)}
-        server.shutdown()
-        thread.join()
+    """The environment in which the pages are found."""
+    with serve_behind_proxy(Pages(tmp_path)) as server:
+        yield server.env()
 
 
 class Project:
@@ -186,10 +144,6 @@ class Project:
         return [call for file in files for call in read_calls(get_file_messages(file), file.stem)]
 
 
-def bash(command: str) -> ToolUse:
-    return ToolUse("Bash", {"command": command, "description": "d"})
-
-
 def read(path: str) -> ToolUse:
     return ToolUse("Read", {"file_path": path})
 
@@ -202,9 +156,9 @@ PUSH = bash("git push")
 
 
 @pytest.fixture
-async def project(claude: Any, scripted_model: ScriptedModel, pages: dict[str, str]) -> Project:
+async def project(claude: Any, model: ScriptedModel, pages: dict[str, str]) -> Project:
     """The project, after ten sessions; a person denied `git push`, and allowed everything else."""
-    made = Project(claude, scripted_model, pages)
+    made = Project(claude, model, pages)
 
     def person(request: ph.PermissionRequest) -> bool:
         return request.tool_input.get("command") != "git push"
@@ -335,15 +289,15 @@ git describe > out
 git describe $(other)"""
 
 
-async def test_the_dry_run_agrees_with_the_cli_on_commands(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_the_dry_run_agrees_with_the_cli_on_commands(claude: Any, model: ScriptedModel) -> None:
     root = str(claude.cwd)
     recorded = ["tool test", "tool two words", *(f"git describe {flag}" for flag in ("--all", "--tags", "--long"))]
     evidence = [RecordedCall("Bash", {"command": command}, "ran", cwd=root) for command in recorded]
     suggestion = suggest_policy(evidence, root=root)
     commands = [*TRIED.split("\n"), "tool test\ntool two words", "tool test\nother"]
     calls = [bash(command) for command in commands]
-    scripted_model.reply([ToolUse(call.name, call.input, id=f"toolu_{at}") for at, call in enumerate(calls)])
-    scripted_model.reply("done")
+    model.reply([ToolUse(call.name, call.input, id=f"toolu_{at}") for at, call in enumerate(calls)])
+    model.reply("done")
     asked: set[str] = set()
 
     def note(request: ph.PermissionRequest) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from conversations import PNG
 
 import pilothouse as ph
 import pilothouse_transcripts as transcripts
@@ -20,20 +21,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 
 @pytest.fixture
-def agent(claude: Any, scripted_model: ScriptedModel) -> ph.Agent:
-    scripted_model.default = "fine"
-    env = scripted_model.env(max_retries=0)
-    return ph.Agent(
-        cli=claude.path,
-        cwd=claude.cwd,
-        env=env,
-        inherit_env=False,
-        tools=["Bash", "Read", "Agent"],
-        permission_mode="bypassPermissions",
-    )
+def agent(claude: Any, model: ScriptedModel) -> ph.Agent:
+    model.default = "fine"
+    return claude.agent(tools=["Bash", "Read", "Agent"], permission_mode="bypassPermissions")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def config(claude: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The configuration directory of the CLI, told to the library as to the CLI."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(claude.home / ".claude"))
@@ -49,18 +42,13 @@ def contents(messages: list[ph.Message]) -> list[Any]:
     return [message.raw["message"]["content"] for message in messages]
 
 
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
-
-
 @pytest.mark.parametrize(
     ("prompt", "summary"),
     [(ph.image(PNG), "[picture]"), (ph.document(b"words", title="plan.txt"), "[document: plan.txt]")],
     ids=["picture", "document"],
 )
 async def test_a_session_whose_prompts_have_no_text_is_listed(
-    agent: ph.Agent, claude: Any, config: Path, prompt: Any, summary: str
+    agent: ph.Agent, claude: Any, prompt: Any, summary: str
 ) -> None:
     async with agent.session() as session:
         await session.query([prompt])
@@ -80,11 +68,9 @@ async def test_a_session_whose_prompts_have_no_text_is_listed(
 
 
 @pytest.mark.requirement("L60", "E26")
-async def test_what_the_cli_writes_is_what_we_read(
-    agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
-) -> None:
+async def test_what_the_cli_writes_is_what_we_read(agent: ph.Agent, model: ScriptedModel, claude: Any) -> None:
     calls = [ToolUse("Bash", {"command": f"echo {name}"}) for name in "abc"]
-    scripted_model.on("go", reply=Steps([Text("I look."), *calls], "all three"))
+    model.on("go", reply=Steps([Text("I look."), *calls], "all three"))
     async with agent.session() as session:
         first = await session.query("go")
         await session.query("and then?")
@@ -113,9 +99,7 @@ async def test_what_the_cli_writes_is_what_we_read(
     assert last.text == "fine"
 
 
-async def test_a_title_and_a_tag_hold_while_the_cli_writes(
-    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
-) -> None:
+async def test_a_title_and_a_tag_hold_while_the_cli_writes(agent: ph.Agent, claude: Any, model: ScriptedModel) -> None:
     async with agent.session() as session:
         await session.query("one")
         key = session.id or ""
@@ -124,7 +108,7 @@ async def test_a_title_and_a_tag_hold_while_the_cli_writes(
         await session.query("two")
     again = await agent.query("three", resume="Named by us")
     assert again.session_id == key
-    assert "one" in asked(scripted_model)
+    assert "one" in asked(model)
     (info,) = transcripts.list_sessions(claude.cwd)
     assert (info.custom_title, info.tag, info.last_prompt) == ("Named by us", "ours", "three")
     async with agent.session(resume=key) as session:
@@ -133,7 +117,7 @@ async def test_a_title_and_a_tag_hold_while_the_cli_writes(
     assert info.custom_title == "Named by the CLI"
 
 
-async def test_a_prompt_ends_the_archiving(agent: ph.Agent, claude: Any, config: Path) -> None:
+async def test_a_prompt_ends_the_archiving(agent: ph.Agent, claude: Any) -> None:
     """As the official SDK (0.3.330) reads it. The CLI (2.1.330) takes no notice of the mark."""
     key = (await agent.query("one")).session_id or ""
     transcripts.archive_session(key, claude.cwd)
@@ -143,10 +127,8 @@ async def test_a_prompt_ends_the_archiving(agent: ph.Agent, claude: Any, config:
 
 
 @pytest.mark.requirement("L60", "E30")
-async def test_a_fork_is_resumed_and_its_origin_stays(
-    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
-) -> None:
-    scripted_model.on("alpha", reply=[Text("I look."), ToolUse("Bash", {"command": "echo alpha-said"})], times=1)
+async def test_a_fork_is_resumed_and_its_origin_stays(agent: ph.Agent, claude: Any, model: ScriptedModel) -> None:
+    model.on("alpha", reply=[Text("I look."), ToolUse("Bash", {"command": "echo alpha-said"})], times=1)
     async with agent.session() as session:
         await session.query("alpha")
         await session.query("bravo-asked")
@@ -162,12 +144,12 @@ async def test_a_fork_is_resumed_and_its_origin_stays(
     whole = transcripts.fork_session(key, title="All of it")
     answer = await agent.query("charlie-asked", resume=fork.session_id)
     assert answer.session_id == fork.session_id
-    assert "alpha-said" in asked(scripted_model)
-    assert "bravo-asked" not in asked(scripted_model)
+    assert "alpha-said" in asked(model)
+    assert "bravo-asked" not in asked(model)
     answer = await agent.query("delta", resume="All of it")
     assert answer.session_id == whole.session_id
-    assert all(word in asked(scripted_model) for word in ("alpha-said", "bravo-asked"))
-    assert "charlie-asked" not in asked(scripted_model)
+    assert all(word in asked(model) for word in ("alpha-said", "bravo-asked"))
+    assert "charlie-asked" not in asked(model)
     assert contents(transcripts.get_session_messages(whole.session_id))[:-2] == contents(messages)
     info = transcripts.get_session_info(key)
     assert info is not None
@@ -175,7 +157,7 @@ async def test_a_fork_is_resumed_and_its_origin_stays(
 
 
 async def test_after_a_compaction_we_read_what_the_cli_resumes(
-    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
+    agent: ph.Agent, claude: Any, model: ScriptedModel
 ) -> None:
     async with agent.session() as session:
         await session.query("early words")
@@ -195,10 +177,10 @@ async def test_after_a_compaction_we_read_what_the_cli_resumes(
     ours = transcripts.fork_session(key)
     await agent.query("more", resume=ours.session_id)
     assert contents(transcripts.get_session_messages(ours.session_id))[:-2] == contents(messages)
-    assert "late words" in asked(scripted_model)
+    assert "late words" in asked(model)
 
 
-async def test_what_is_deleted_cannot_be_resumed(agent: ph.Agent, claude: Any, config: Path) -> None:
+async def test_what_is_deleted_cannot_be_resumed(agent: ph.Agent, claude: Any) -> None:
     answer = await agent.query("one")
     key = answer.session_id or ""
     transcripts.delete_session(key)
@@ -207,11 +189,9 @@ async def test_what_is_deleted_cannot_be_resumed(agent: ph.Agent, claude: Any, c
     assert isinstance(gone.error, ph.SessionNotFoundError)
 
 
-async def test_a_sub_agent_has_a_transcript_of_its_own(
-    agent: ph.Agent, scripted_model: ScriptedModel, config: Path
-) -> None:
+async def test_a_sub_agent_has_a_transcript_of_its_own(agent: ph.Agent, model: ScriptedModel) -> None:
     call = ToolUse("Agent", {"description": "look", "prompt": "find the key", "subagent_type": "general-purpose"})
-    scripted_model.on("begin", reply=Steps([call], "it runs"))
+    model.on("begin", reply=Steps([call], "it runs"))
     async with agent.session() as session:
         with anyio.fail_after(30):
             await session.query("begin")
@@ -231,7 +211,7 @@ async def test_a_sub_agent_has_a_transcript_of_its_own(
     assert [use.id for use in uses] == [prompt.parent_tool_use_id]
 
 
-async def test_usage_is_what_the_cli_counts(agent: ph.Agent, config: Path) -> None:
+async def test_usage_is_what_the_cli_counts(agent: ph.Agent) -> None:
     async with agent.session() as session:
         for prompt in ("one", "two"):
             await session.query(prompt)
@@ -302,7 +282,7 @@ def as_blocks(history: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("where", ["disk", "store"])
 async def test_a_session_begins_with_messages_of_ones_own(
-    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel, where: str
+    agent: ph.Agent, claude: Any, model: ScriptedModel, where: str
 ) -> None:
     if where == "disk":
         key = transcripts.write_history(HISTORY, claude.cwd)
@@ -314,19 +294,19 @@ async def test_a_session_begins_with_messages_of_ones_own(
         assert (await session.query("Who am I?")).text == "fine"
         assert session.id == key
         expected = [*as_blocks(HISTORY), {"role": "user", "content": [{"type": "text", "text": "Who am I?"}]}]
-        assert sent_messages(scripted_model) == expected
+        assert sent_messages(model) == expected
         await session.query("And then?")
     answer = {"role": "assistant", "content": [{"type": "text", "text": "fine"}]}
-    assert sent_messages(scripted_model)[: len(HISTORY) + 2] == [*expected, answer]
+    assert sent_messages(model)[: len(HISTORY) + 2] == [*expected, answer]
 
 
 async def test_the_model_of_a_session_with_a_history_is_that_of_its_options(
-    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
+    agent: ph.Agent, claude: Any, model: ScriptedModel
 ) -> None:
     key = transcripts.write_history(HISTORY, claude.cwd)
     await agent.query("one")
     await agent.query("two", resume=key)
-    first, second = (request.model for request in scripted_model.requests)
+    first, second = (request.model for request in model.requests)
     assert first == second
 
 
@@ -336,12 +316,10 @@ async def read_until_tool(query: ph.Query[Any]) -> None:
             return
 
 
-async def test_words_given_to_a_turn_are_read_back(
-    agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
-) -> None:
+async def test_words_given_to_a_turn_are_read_back(agent: ph.Agent, model: ScriptedModel, claude: Any) -> None:
     go = claude.home / "go"
     wait = f"until [ -e {go} ]; do sleep 0.02; done"
-    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": wait})], "done"))
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": wait})], "done"))
     store = stores.MemoryStore()
     async with agent.session(session_store=store) as session:
         async with session.query("go") as query:
@@ -371,13 +349,11 @@ async def test_words_given_to_a_turn_are_read_back(
     assert contents(transcripts.get_session_messages(fork.session_id)) == contents(messages)
     async with agent.session(resume=fork.session_id) as session:
         await session.query("what did I say?")
-    assert asked(scripted_model).count("only the unit tests") == 1
+    assert asked(model).count("only the unit tests") == 1
 
 
-async def test_words_of_an_interrupted_turn_are_read_once(
-    agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
-) -> None:
-    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "done"))
+async def test_words_of_an_interrupted_turn_are_read_once(agent: ph.Agent, model: ScriptedModel, claude: Any) -> None:
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "done"))
     async with agent.session() as session:
         async with session.query("go") as query:
             await read_until_tool(query)

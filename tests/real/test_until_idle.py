@@ -27,14 +27,14 @@ def results_of(result: ph.QueryResult[Any]) -> list[str | None]:
 @pytest.mark.parametrize("kind", ["command", "agent"])
 @pytest.mark.parametrize("in_session", [False, True])
 async def test_the_answer_has_the_turns_that_background_work_wakes(
-    claude: Any, scripted_model: ScriptedModel, kind: str, in_session: bool
+    claude: Any, model: ScriptedModel, kind: str, in_session: bool
 ) -> None:
     gate = Gate()
     call = ToolUse("Bash", COMMAND) if kind == "command" else ToolUse("Agent", AGENT)
-    scripted_model.on("SUBTASK", reply=["sub one", Pause(gate), "sub two"])
-    scripted_model.on("begin", reply=Steps([call], "LAUNCHED"))
-    scripted_model.on("and now", reply="next")
-    scripted_model.default = "FINISHED"
+    model.on("SUBTASK", reply=["sub one", Pause(gate), "sub two"])
+    model.on("begin", reply=Steps([call], "LAUNCHED"))
+    model.on("and now", reply="next")
+    model.default = "FINISHED"
     settings: dict[str, Any] = {"permission_mode": "bypassPermissions", "until": "idle", "idle_timeout": 30}
 
     async def ask(query: ph.Query[Any]) -> ph.QueryResult[Any]:
@@ -45,8 +45,7 @@ async def test_the_answer_has_the_turns_that_background_work_wakes(
         return await query.result()
 
     if in_session:
-        where: dict[str, Any] = {"cli": claude.path, "cwd": claude.cwd, "inherit_env": False}
-        async with ph.session(env=scripted_model.env(max_retries=0), **where, **settings) as session:
+        async with claude.session(**settings) as session:
             result = await ask(session.query("begin"))
             last = await session.query("and now")
             assert (last.text, last.turns) == ("next", 1)
@@ -61,11 +60,11 @@ async def test_the_answer_has_the_turns_that_background_work_wakes(
 
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize("when", ["waits", "works"])
-async def test_it_can_be_interrupted(claude: Any, scripted_model: ScriptedModel, in_session: bool, when: str) -> None:
+async def test_it_can_be_interrupted(claude: Any, model: ScriptedModel, in_session: bool, when: str) -> None:
     command = {**COMMAND, "command": "sleep 60"} if when == "waits" else COMMAND
-    scripted_model.on("begin", reply=Steps([ToolUse("Bash", command)], "LAUNCHED"))
-    scripted_model.on("and now", reply="next")
-    scripted_model.default = lambda request: ["FINI", Pause(Gate()), "SHED"]
+    model.on("begin", reply=Steps([ToolUse("Bash", command)], "LAUNCHED"))
+    model.on("and now", reply="next")
+    model.default = lambda request: ["FINI", Pause(Gate()), "SHED"]
     settings: dict[str, Any] = {"permission_mode": "bypassPermissions", "partial_messages": True}
 
     async def stop(query: ph.Query[Any]) -> ph.QueryResult[Any] | None:
@@ -81,9 +80,8 @@ async def test_it_can_be_interrupted(claude: Any, scripted_model: ScriptedModel,
                 return None if when == "waits" and not in_session else await query.result()
         raise AssertionError
 
-    where: dict[str, Any] = {"cli": claude.path, "cwd": claude.cwd, "inherit_env": False}
     if in_session:
-        async with ph.session(env=scripted_model.env(max_retries=0), **where, **settings) as session:
+        async with claude.session(**settings) as session:
             result = await stop(session.query("begin", until="idle"))
             assert result is not None
             assert result.outcome == ("interrupted" if when == "works" else "success")
@@ -96,14 +94,8 @@ async def test_it_can_be_interrupted(claude: Any, scripted_model: ScriptedModel,
     await claude.gone()
 
 
-async def test_its_time_is_limited(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.on("begin", reply=Steps([ToolUse("Bash", {**COMMAND, "command": "sleep 60"})], "LAUNCHED"))
+async def test_its_time_is_limited(claude: Any, model: ScriptedModel) -> None:
+    model.on("begin", reply=Steps([ToolUse("Bash", {**COMMAND, "command": "sleep 60"})], "LAUNCHED"))
     with anyio.fail_after(40), pytest.raises(ph.QueryTimeout):
         await claude.ask("begin", until="idle", timeout=6, permission_mode="bypassPermissions")
     await claude.gone()
-
-
-async def test_without_background_work_it_ends_with_the_result(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("done")
-    result = await claude.ask("begin", until="idle")
-    assert (result.text, result.turns) == ("done", 1)

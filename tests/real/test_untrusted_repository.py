@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conversations import bash
 
 import pilothouse as ph
 from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
@@ -41,10 +42,6 @@ def touch(repository: Path, name: str) -> str:
 def hooks(repository: Path, name: str) -> dict[str, Any]:
     command = {"type": "command", "command": touch(repository, name)}
     return {event: [{"matcher": "*", "hooks": [command]}] for event in ("SessionStart", "UserPromptSubmit", "Stop")}
-
-
-def bash(command: str) -> ToolUse:
-    return ToolUse("Bash", {"command": command, "description": "d"})
 
 
 # Each attack writes its files into the repository, and returns the prompt or the tool call that it waits for.
@@ -192,7 +189,7 @@ async def visit(claude: Any, model: ScriptedModel, attacks: list[Attack], preset
         model.default = "done"
         given = ph.Options.preset("untrusted_repository") if preset else ph.Options()
         options = given.merge(ph.Options.layer(cwd=repository, **settings))
-        for prompt in prompts or ["look around"]:
+        for prompt in [*prompts, "look around"] if calls else prompts or ["look around"]:
             await claude.ask(prompt, timeout=60, **options.as_dict())
         achieved = {path.name for path in repository.glob("RAN-*")}
         if attacker.requests or attacker.side_requests:
@@ -206,19 +203,13 @@ async def visit(claude: Any, model: ScriptedModel, attacks: list[Attack], preset
 
 @pytest.mark.parametrize("title", ATTACKS)
 @pytest.mark.sample(3)
-async def test_an_attack_works_without_the_preset(claude: Any, scripted_model: ScriptedModel, title: str) -> None:
+async def test_an_attack_works_without_the_preset(claude: Any, model: ScriptedModel, title: str) -> None:
     """If this fails, the CLI does not load that any more; then drop the attack."""
     if not claude.is_pinned:
         pytest.skip("other versions load other things")
-    assert await visit(claude, scripted_model, [ATTACKS[title]], preset=False)
+    assert await visit(claude, model, [ATTACKS[title]], preset=False)
 
 
-@pytest.mark.parametrize("title", ATTACKS)
-@pytest.mark.sample(3)
-async def test_an_attack_fails_with_the_preset(claude: Any, scripted_model: ScriptedModel, title: str) -> None:
-    assert await visit(claude, scripted_model, [ATTACKS[title]], preset=True) == set()
-
-
-async def test_all_attacks_at_once_fail_with_the_preset(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_all_attacks_at_once_fail_with_the_preset(claude: Any, model: ScriptedModel) -> None:
     own = {"permissions": {"allow": ["Bash(git status)"]}}  # settings of the caller do not replace those of the preset
-    assert await visit(claude, scripted_model, [*ATTACKS.values()], preset=True, settings=own) == set()
+    assert await visit(claude, model, [*ATTACKS.values()], preset=True, settings=own) == set()

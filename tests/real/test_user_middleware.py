@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
 from pilothouse.messages import ResultMessage
 from pilothouse.options import RetryPolicy
-from pilothouse_testing import HttpError, ScriptedModel, ToolUse
+from pilothouse_testing import HttpError, ScriptedModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -28,30 +27,22 @@ class AskAgain(Middleware):
         return self.make_next_prompt("Now test it, see @notes.txt") if len(self.results) == 1 else None
 
 
-async def test_another_prompt_after_a_result(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("Renamed.")
-    scripted_model.reply("Tested.")
+async def test_another_prompt_after_a_result(claude: Any, model: ScriptedModel) -> None:
+    model.reply("Renamed.")
+    model.reply("Tested.")
     (claude.cwd / "notes.txt").write_text("private")
     result = await claude.ask("Rename it", middleware=[AskAgain])
     assert (result.text, result.turns, result.is_success) == ("Tested.", 2, True)
     assert [m.result for m in result.messages if isinstance(m, ResultMessage)] == ["Renamed.", "Tested."]
-    last = str(scripted_model.requests[-1].messages)
+    last = str(model.requests[-1].messages)
     assert "Rename it" in last
     assert "Now test it, see @notes.txt" in last
     assert "private" not in last
 
 
-async def test_failures_that_are_retried_reach_no_other_middleware(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_failures_that_are_retried_reach_no_other_middleware(claude: Any, model: ScriptedModel) -> None:
     for answer in (HttpError(529), "Renamed.", HttpError(529), "Tested."):
-        scripted_model.reply(answer)
+        model.reply(answer)
     result = await claude.ask("Rename it", middleware=[AskAgain], retry=RetryPolicy(attempts=3, first_delay=0.05))
     assert result.text == "Tested."
     assert AskAgain.results == ["Renamed.", "Tested."]
-
-
-async def test_the_last_answer_is_the_typed_one(claude: Any, scripted_model: ScriptedModel) -> None:
-    for number in (1, 2):
-        scripted_model.reply(ToolUse("StructuredOutput", {"value": number}))
-    result: ph.QueryResult[int] = await claude.ask("How many?", middleware=[AskAgain], output_type=int)
-    assert result.output == 2
-    assert len(AskAgain.results) == 2

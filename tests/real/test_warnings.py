@@ -13,7 +13,7 @@ import pytest
 from mcp.server import MCPServer
 
 import pilothouse as ph
-from pilothouse_testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -49,34 +49,6 @@ async def test_a_timeout_says_that_the_api_could_not_be_reached(claude: Any, clo
     assert "unknown" not in str(caught.value)
 
 
-async def test_a_session_says_that_the_api_could_not_be_reached(
-    claude: Any, warned: Warned, closed_address: str
-) -> None:
-    env = {**claude.model.env(max_retries=10), "ANTHROPIC_BASE_URL": closed_address}
-    async with ph.session(cli=claude.path, cwd=claude.cwd, env=env, inherit_env=False) as session:
-        with pytest.raises(ph.QueryTimeout, match="could not be reached") as caught:
-            await session.query("go", timeout=4)
-    assert isinstance(caught.value.__cause__, ph.ResultError)
-    assert len(warned("could not be reached")) == 1
-
-
-async def test_an_address_of_the_settings_is_not_mistaken_for_the_default(
-    claude: Any, warned: Warned, closed_address: str
-) -> None:
-    settings = {"env": {"ANTHROPIC_BASE_URL": closed_address}}
-    result = await claude.ask(max_retries=2, env={"ANTHROPIC_BASE_URL": None}, settings=settings)
-    assert result.outcome == "error"
-    (text,) = warned("could not be reached")
-    assert "api.anthropic.com" not in text
-
-
-async def test_an_overloaded_api_is_logged_once(claude: Any, scripted_model: ScriptedModel, warned: Warned) -> None:
-    scripted_model.default = HttpError(529)
-    await claude.ask(max_retries=3)
-    (text,) = warned("retry")
-    assert "answered HTTP 529 (overloaded)" in text
-
-
 BROKEN_SERVERS: dict[str, Any] = {
     "missing": {"command": "no-such-program", "args": ["--token", "hunter2hunter2"]},
     "dies": {"command": "false"},
@@ -91,17 +63,6 @@ async def test_mcp_servers_that_do_not_start_are_logged(claude: Any, warned: War
     assert "'dies' did not start: Connection closed (its command is 'false')" in dies
     assert "'missing' did not start: the program 'no-such-program' was not found" in missing
     assert "hunter2" not in dies + missing
-
-
-async def test_a_session_logs_mcp_servers_that_do_not_start_once(claude: Any, warned: Warned) -> None:
-    claude.model.default = "done"
-    env = claude.model.env()
-    async with ph.session(
-        cli=claude.path, cwd=claude.cwd, env=env, inherit_env=False, mcp_servers=BROKEN_SERVERS
-    ) as session:
-        await session.query("go")
-        await session.query("on")
-    assert len(warned("MCP server")) == 2
 
 
 async def test_waiting_for_a_missing_program_names_it(claude: Any) -> None:
@@ -150,11 +111,6 @@ async def test_a_result_over_the_limit_is_logged_once(claude: Any, warned: Warne
     assert "no tool to read" not in text
 
 
-async def test_a_result_far_over_the_limit_is_logged(claude: Any, warned: Warned) -> None:
-    assert len(await read_rows(claude, 500_000)) < 3000
-    assert len(warned("mcp__tools__rows was too large")) == 1
-
-
 async def test_a_model_without_tools_that_read_is_mentioned(claude: Any, warned: Warned) -> None:
     await read_rows(claude, LIMIT + 1, tools=[])
     (text,) = warned("rows")
@@ -196,13 +152,6 @@ async def test_a_conversation_that_is_not_saved_is_logged(claude: Any, warned: W
     (text,) = warned("was not saved")
     assert f"{result.session_id} was not saved, so it cannot be resumed: {unwritable} is not a directory" in text
     assert (await claude.ask(resume=result.session_id)).outcome == "error"
-
-
-async def test_a_session_that_is_not_saved_is_logged_once(claude: Any, warned: Warned, unwritable: Path) -> None:
-    async with ph.session(cli=claude.path, cwd=claude.cwd, env=claude.model.env(), inherit_env=False) as session:
-        await session.query("go")
-        await session.query("on")
-    assert len(warned(f"{unwritable} is not a directory")) == 1
 
 
 @pytest.mark.parametrize("prompt", ["go", "/help"])
