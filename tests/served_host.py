@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -287,3 +288,25 @@ def settings(directory: Path, **changes: Any) -> HostSettings:
     root.mkdir(exist_ok=True)
     given: dict[str, Any] = {"journal": directory / "host.sqlite", "roots": (str(root),), **changes}
     return HostSettings(**given)
+
+
+def find(served: Served, count: int = 1, token: str = TOKEN) -> list[dict[str, Any]]:
+    """The asks of a host, once there are so many."""
+    deadline = time.monotonic() + LIMIT
+    while len(asks := served.request("GET", "/v1/asks", token=token)[1]["asks"]) != count:
+        assert time.monotonic() < deadline, asks
+        time.sleep(0.02)
+    return asks
+
+
+def finish(served: Served, session: str) -> dict[str, Any]:
+    """A session, once none of its prompts runs."""
+    deadline = time.monotonic() + LIMIT
+    while (found := served.request("GET", f"/v1/sessions/{session}")[1])["waiting"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+MakeHost = Callable[..., Served]
+"""Serves a host with these settings."""

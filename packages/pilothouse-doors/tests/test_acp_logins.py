@@ -19,7 +19,7 @@ from pilothouse_doors.acp.logins import log_in
 from pilothouse_testing import ScriptedModel
 
 pytest_plugins = ["login_fixtures"]
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]  # that of the library
 real = pytest.mark.real_cli
 
 BROWSER = """
@@ -31,11 +31,6 @@ connection = http.client.HTTPConnection("127.0.0.1", back.port)
 connection.request("GET", back.path + "?" + answer)
 connection.getresponse().read()
 """
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the library's
 
 
 def browse(directory: Path, what: str) -> str:

@@ -16,13 +16,9 @@ from pilothouse_doors.ui import agui_route, vercel_route
 from pilothouse_models.endpoints import EndpointModels, openai_routes
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+# uvicorn runs on asyncio.
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 KEY = "the-key-of-the-endpoint-0123456789"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # uvicorn's
 
 
 @pytest.fixture

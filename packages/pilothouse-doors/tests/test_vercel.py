@@ -13,12 +13,8 @@ from served_agents import ServedCli, post, served
 from pilothouse_doors.ui import vercel_route
 from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, Text, ToolUse
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # uvicorn's
+# uvicorn runs on asyncio.
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 def user(text: str) -> dict[str, Any]:

@@ -16,13 +16,8 @@ from pilothouse_fleet.limits import RESUME_PROMPT
 from pilothouse_fleet.workspaces.base import make_directory_name
 from pilothouse_testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The real CLI takes its time: asyncio alone."""
-    return "asyncio"
+# The real CLI takes its time: asyncio alone.
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 @pytest.fixture

@@ -97,7 +97,10 @@ async def test_a_directory_without_a_record_is_no_place_to_go_on_in(
     place = await workspace.make("a", is_resumed=False)
     await workspace.release(place, "interrupted")
     kept = root / ".pilothouse" / f"{place.path.name}.json"
-    kept.unlink() if record is None else kept.write_bytes(record)
+    if record is None:
+        kept.unlink()
+    else:
+        kept.write_bytes(record)
     (place.path / "a.txt").unlink()
     again = await workspace.make("a", is_resumed=True)
     assert (again.is_new, (again.path / "a.txt").exists()) == (True, True)

@@ -16,13 +16,8 @@ from pilothouse_lab import Case, CaseRun, calls, compare, judge, passes, replay
 from pilothouse_lab.checks import run_check
 from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, ToolUse
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The real CLI takes its time: asyncio alone."""
-    return "asyncio"
+# The real CLI takes its time: asyncio alone.
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -83,3 +83,7 @@ class Recorded:
     def close(self) -> None:
         self.tracers.shutdown()
         self._meters.shutdown()
+
+
+Record = Callable[..., Recorded]
+"""Makes recorders."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
-from otel_memory import Recorded
+from otel_memory import Record, Recorded
 
 import pilothouse as ph
 from pilothouse.options import RetryPolicy
@@ -18,7 +17,6 @@ from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
-Record = Callable[..., Recorded]
 SECRET = "xyzzy-plugh"
 SOON = RetryPolicy(attempts=1, first_delay=0.01, jitter=0.0)
 WOKEN: dict[str, Any] = {"origin": {"kind": "task-notification"}, "user_message_uuids": []}

@@ -15,7 +15,7 @@ import pytest
 from failing_instrumentation import FAULTS
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
-from otel_memory import Recorded
+from otel_memory import Record
 
 import pilothouse as ph
 import pilothouse_fleet.sync
@@ -37,7 +37,6 @@ from pilothouse_testing import frames, mock_transport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
-Record = Callable[..., Recorded]
 FLEET, ATTEMPT, QUERY = "invoke_workflow fleet", "pilothouse.fleet.attempt", "invoke_agent claude-code"
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
-from otel_memory import ROOT, Recorded
+from otel_memory import ROOT, Record, Recorded
 
 import pilothouse as ph
 from pilothouse.options import RetryPolicy
@@ -15,7 +14,6 @@ from pilothouse_testing import HttpError, ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
-Record = Callable[..., Recorded]
 BACKGROUND = {
     "command": "until [ -e go ]; do sleep 0.02; done; echo secret",
     "run_in_background": True,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
-from otel_memory import ROOT, Recorded
+from otel_memory import ROOT, Record
 from recording_instrumentation import Notebook, Notes
 
 import pilothouse as ph
@@ -20,7 +19,6 @@ from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
-Record = Callable[..., Recorded]
 SOON = RetryPolicy(attempts=2, first_delay=0.01, jitter=0.0)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
-from otel_memory import ROOT, Recorded, answer, done, using
+from otel_memory import ROOT, Record, answer, done, using
 
 import pilothouse as ph
 from pilothouse.hooks import Hooks
@@ -17,8 +16,6 @@ from pilothouse_otel.query import DENIED, TOOL_ERROR, UNFINISHED
 from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
-
-Record = Callable[..., Recorded]
 
 
 async def test_the_span_of_a_query(record: Record) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -17,7 +16,7 @@ from opentelemetry.semconv._incubating.attributes import (
     server_attributes,
 )
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
-from otel_memory import ROOT, Recorded, answer, done, using
+from otel_memory import ROOT, Record, answer, done, using
 
 import pilothouse as ph
 from pilothouse import sync as blocking
@@ -25,8 +24,6 @@ from pilothouse_otel import OpenTelemetry, genai
 from pilothouse_testing import FakeCLI, ScriptedModel, Text, ToolUse, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
-
-Record = Callable[..., Recorded]
 
 
 # Content.

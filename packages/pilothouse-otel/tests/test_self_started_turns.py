@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 from opentelemetry.trace import StatusCode
-from otel_memory import ROOT, Recorded, answer, done, using
+from otel_memory import ROOT, Record, Recorded, answer, done, using
 from recording_instrumentation import Notebook, caller
 
 import pilothouse as ph
@@ -18,7 +18,6 @@ from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
-Record = Callable[..., Recorded]
 WOKEN: dict[str, Any] = {"origin": {"kind": "task-notification"}, "user_message_uuids": []}
 OWN_INIT = frames.init(user_message_uuids=[])  # of no prompt
 SINCE: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from claude_login_server import EMAIL, ClaudeLogins
 from connection_proxy import Proxy
 from oauth_mcp_server import OAuthServer, deny, follow, open_page
 from process_checks import until
-from served_host import TOKEN, Served, settings
+from served_host import TOKEN, MakeHost, Served, settings
 
 import pilothouse as ph
 from pilothouse.errors import OptionsError, RemoteError, UsageError
@@ -23,7 +23,6 @@ from pilothouse_remote import HostClient
 from pilothouse_remote.link import Backoff
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
-MakeHost = Callable[..., Served]
 pytest_plugins = ["login_fixtures"]
 BASH: dict[str, Any] = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
 pytestmark = [

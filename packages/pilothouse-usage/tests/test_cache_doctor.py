@@ -17,12 +17,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Some seconds a test: only one event loop here."""
-    return "asyncio"
-
-
-@pytest.fixture
 def clock() -> Clock:
     return Clock()
 

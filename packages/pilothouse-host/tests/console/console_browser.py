@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,3 +136,7 @@ def start_session(page: Page, prompt: str, mode: str = "default") -> None:
     page.get_by_label("Permission mode").select_option(mode)
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text(prompt)
+
+
+View = Callable[..., Viewer]
+"""Opens the console in a browser."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accessibility import find_violations
-from console_browser import PHONE, ConsoleProgram, Viewer, expect
+from console_browser import PHONE, ConsoleProgram, View, expect
 from sample_home import OPUS, assistant, user, write_conversation
 
 from pilothouse_testing import ScriptedModel
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
-View = Callable[..., Viewer]
 KEPT = os.environ.get("PILOTHOUSE_PICTURES", "")
 HOSTILE = "<img src=x onerror=alert(1)>" + "x" * 200
 

@@ -7,14 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from console_browser import PHONE, ConsoleProgram, Viewer, expect, start_session
+from console_browser import PHONE, ConsoleProgram, View, Viewer, expect, start_session
 from sample_home import assistant, user, write_conversation
 
 from pilothouse_testing import FakeCLI, Gate, Pause, ScriptedModel, Steps, Text, ToolUse, frames
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
-View = Callable[..., Viewer]
 TOUCH = ToolUse("Bash", {"command": "touch made", "description": "Make a file"})
 QUESTION = {
     "question": "Which database?",

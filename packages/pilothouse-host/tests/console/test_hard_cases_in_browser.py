@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from console_browser import PHONE, Browser, ConsoleProgram, Viewer, expect, start_session
+from console_browser import PHONE, Browser, ConsoleProgram, View, Viewer, expect, start_session
 from sample_home import assistant, user, write_conversation
 
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, Text, ToolUse, frames
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
-View = Callable[..., Viewer]
 BOMB = "<img src=x onerror=alert(1)>"
 HOSTILE = f"""{BOMB} <script>alert(2)</script> <style>body {{ display: none }}</style>
 <a href="javascript:alert(3)">one</a> [two](javascript:alert(4)) [three](data:text/html,<script>alert(5)</script>)

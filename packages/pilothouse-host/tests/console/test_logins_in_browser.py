@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,15 +12,13 @@ import httpx2
 import pytest
 from accessibility import find_violations
 from claude_login_server import EMAIL, ClaudeLogins
-from console_browser import PHONE, ConsoleProgram, Viewer, expect, start_session
+from console_browser import PHONE, ConsoleProgram, View, Viewer, expect, start_session
 from oauth_mcp_server import OAuthServer, deny, follow, open_page
 
 from pilothouse_testing import ScriptedModel
 
 pytest_plugins = ["login_fixtures"]
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
-
-View = Callable[..., Viewer]
 
 
 def open_session(viewer: Viewer, console: ConsoleProgram, server: OAuthServer) -> Any:

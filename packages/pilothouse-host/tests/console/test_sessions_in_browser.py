@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
-from console_browser import ConsoleProgram, Viewer, expect, start_session
+from console_browser import ConsoleProgram, View, expect, start_session
 
 from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
-View = Callable[..., Viewer]
 TOUCH = ToolUse("Bash", {"command": "touch made", "description": "Make a file"})
 QUESTION = {
     "question": "Which database?",

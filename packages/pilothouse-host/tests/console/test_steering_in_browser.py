@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from console_browser import PHONE, ConsoleProgram, Viewer, expect, start_session
+from console_browser import PHONE, ConsoleProgram, View, expect, start_session
 
 from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
-View = Callable[..., Viewer]
 TOUCH = ToolUse("Bash", {"command": "touch made", "description": "Make a file"})
 WORDS = "Only the unit tests, please"
 

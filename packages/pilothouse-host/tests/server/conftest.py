@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served_host import Served, settings
+from served_host import MakeHost, Served, settings
 
 from pilothouse_access import guard
 from pilothouse_host import Host
 
-MakeHost = Callable[..., Served]
 ACCESS = ("token", "tokens", "origins", "names", "routes")
 
 

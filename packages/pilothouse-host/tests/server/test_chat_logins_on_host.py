@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from claude_login_server import EMAIL, ClaudeLogins
 from oauth_mcp_server import OAuthServer, follow, open_page
-from served_host import TOKEN, Served
+from served_host import TOKEN, MakeHost, Served
 from terminal_screen import ASKED_ADDRESS, CTRL_D, ENTER, chatting, read_link
 
 from pilothouse_testing import ScriptedModel
 
 pytest_plugins = ["login_fixtures"]
 pytestmark = pytest.mark.real_cli
-
-MakeHost = Callable[..., Served]
 
 
 def chat(served: Served, *flags: str) -> Any:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
-from served_host import ARGV, TOKEN, Served, settings
+from served_host import ARGV, TOKEN, MakeHost, Served, settings
 
 import pilothouse as ph
 from pilothouse.errors import SettingsError, UsageError
@@ -21,7 +20,6 @@ from pilothouse_testing import FakeCLI, ScriptedModel, ToolUse
 
 pytestmark = pytest.mark.anyio
 
-MakeHost = Callable[..., Served]
 SECRET = "the content of a file outside"
 
 

@@ -9,12 +9,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served_host import TOKEN, Program, Served
+from served_host import TOKEN, MakeHost, Program
 
 from pilothouse.errors import UsageError
 from pilothouse_access import guard
@@ -23,7 +22,6 @@ from pilothouse_host import application, check_token, connections
 from pilothouse_host.application import compute_connection_limit, raise_descriptor_limit
 from pilothouse_testing import FakeCLI
 
-MakeHost = Callable[..., Served]
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
 DESCRIPTORS = 256
 

@@ -14,14 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from places import CONSOLE_FILES
-from served_host import PYTHON, TOKEN, Program, Served
+from served_host import PYTHON, TOKEN, MakeHost, Program
 
 from pilothouse.errors import UsageError
 from pilothouse.options import CREDENTIAL_VARIABLES
@@ -32,7 +31,6 @@ from pilothouse_cli.screen import Screen
 from pilothouse_host import ClientLimits
 from pilothouse_testing import FakeCLI
 
-MakeHost = Callable[..., Served]
 VENDOR = CONSOLE_FILES / "vendor"
 
 

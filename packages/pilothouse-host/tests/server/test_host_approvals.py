@@ -6,21 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from served_host import LIMIT, TOKEN, Program, Served
+from served_host import LIMIT, TOKEN, MakeHost, Program, Served, find, finish
 
 from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_host import ClientLimits
 from pilothouse_host.approvals import MAX_APPROVAL_BYTES
 from pilothouse_testing import FakeCLI, RecordedRequest, ScriptedModel, Steps, Text, ToolUse, frames
 
-MakeHost = Callable[..., Served]
 BASH = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
 QUESTION = {"question": "Which?", "header": "H", "options": [{"label": "A"}, {"label": "B"}], "multiSelect": False}
 EDIT = {
@@ -38,28 +36,8 @@ def asking(**body: Any) -> FakeCLI:
     return FakeCLI().expect("user").emit(frames.init()).ask("can_use_tool", **body).emit(frames.result("done"))
 
 
-def find(served: Served, count: int = 1, token: str = TOKEN) -> list[dict[str, Any]]:
-    """The asks, once there are so many."""
-    deadline = time.monotonic() + LIMIT
-    while True:
-        asks = served.request("GET", "/v1/asks", token=token)[1]["asks"]
-        if len(asks) == count:
-            return asks
-        assert time.monotonic() < deadline, asks
-        time.sleep(0.02)
-
-
 def settle(served: Served, ask: dict[str, Any], token: str = TOKEN, **body: Any) -> tuple[int, Any]:
     return served.request("POST", f"/v1/sessions/{ask['session']}/asks/{ask['id']}", body, token=token)
-
-
-def finish(served: Served, session: str) -> dict[str, Any]:
-    """The session without a prompt that runs."""
-    deadline = time.monotonic() + LIMIT
-    while (found := served.request("GET", f"/v1/sessions/{session}")[1])["waiting"]:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-    return found
 
 
 def response(fake: FakeCLI) -> Any:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 from claude_login_server import EMAIL, ClaudeLogins
 from oauth_mcp_server import OAuthServer, deny, follow, open_page
-from served_host import LIMIT, TOKEN, Served
+from served_host import LIMIT, TOKEN, MakeHost, Served
 
 from pilothouse.client import ClaudeLogin
 from pilothouse_host.rest import LoginAnswerBody
 from pilothouse_testing import FakeCLI, ScriptedModel
-
-MakeHost = Callable[..., Served]
 
 pytest_plugins = ["login_fixtures"]
 TOKENS = {"ann": "the-token-of-ann-0123", "bob": "the-token-of-bob-0123"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from served_host import LIMIT, TOKEN, Served
+from served_host import TOKEN, MakeHost, finish
 
 import pilothouse as ph
 from pilothouse_access.owners import OPERATOR
@@ -23,7 +21,6 @@ from pilothouse_host.reports import handle_suggestion
 from pilothouse_testing import FakeCLI, ScriptedModel
 from pilothouse_transcripts import project_key
 
-MakeHost = Callable[..., Served]
 ELSEWHERE = "11111111-2222-4333-8444-555555555555"
 
 
@@ -36,11 +33,7 @@ def test_transcripts_and_usage_of_the_real_cli(
     served = serve_host(cli=real_cli, environ=environ, tokens={"ann": ann})
     scripted_model.reply("the mast is green")
     _, made = served.request("POST", "/v1/sessions", {"prompt": "which color?", "options": {"tools": []}})
-    deadline = time.monotonic() + LIMIT
-    while (found := served.request("GET", f"/v1/sessions/{made['id']}")[1])["waiting"]:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-    name = found["conversation"]
+    name = finish(served, made["id"])["conversation"]
     projects = Path(environ.get("CLAUDE_CONFIG_DIR") or Path(environ["HOME"]) / ".claude") / "projects"
     [kept] = projects.glob(f"*/{name}.jsonl")
     outside = json.dumps(str(tmp_path))[1:-1]

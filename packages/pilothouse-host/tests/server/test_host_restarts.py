@@ -6,14 +6,13 @@ import json
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from process_checks import eventually, is_dead
-from served_host import LIMIT, TOKEN, Dialled, Program, Served, numbers, prompt, settings
+from served_host import LIMIT, TOKEN, Dialled, MakeHost, Program, Served, finish, numbers, prompt, settings
 
 import pilothouse as ph
 from pilothouse_host.host import Host
@@ -21,7 +20,6 @@ from pilothouse_host.journal import JournaledSession, OutputJournal
 from pilothouse_remote import on_host
 from pilothouse_testing import FakeCLI, frames
 
-MakeHost = Callable[..., Served]
 RESULT = b'"type": "result"'
 
 
@@ -274,11 +272,7 @@ def test_a_full_disk_and_a_session_of_the_host(serve_host: MakeHost) -> None:
 
         def answered(prompt: str) -> dict[str, Any]:
             assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": prompt})[0] == 202
-            deadline = time.monotonic() + LIMIT
-            while (answer := served.request("GET", f"/v1/sessions/{made['id']}")[1])["waiting"]:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            return answer
+            return finish(served, made["id"])
 
         fill(served, 0)
         assert "database or disk is full" in answered("one")["error"]

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_host import LIMIT, TOKEN, Program, Served
+from served_host import LIMIT, TOKEN, MakeHost, Program, Served
 
 from pilothouse_host import host
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
-MakeHost = Callable[..., Served]
 WORDS = "STEER: only the unit tests"
 TOKENS = {"ann": "the-token-of-ann-0123", "bob": "the-token-of-bob-0123"}
 OPTIONS = {"allowed_tools": ["Bash"]}

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from connection_proxy import Proxy, cut_after
 from msgspec.structs import replace
-from served_host import TOKEN, Served
+from served_host import TOKEN, MakeHost
 
 from pilothouse.options import Invocation
 from pilothouse.transports import CliTransport, MemoryPeer, MemoryTransport, Transport
 from pilothouse_remote import WebSocketTransport
 from pilothouse_testing import ScriptedModel
 from pilothouse_testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, AgentSuite, Behaviour, TransportSuite
-
-MakeHost = Callable[..., Served]
 
 
 def behaviour_of(invocation: Invocation) -> Behaviour:

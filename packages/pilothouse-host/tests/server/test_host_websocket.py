@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from served_host import ARGV, LIMIT, Served, prompt
+from served_host import ARGV, LIMIT, MakeHost, prompt
 from websockets.exceptions import InvalidStatus
 
 from pilothouse_remote.link import WINDOW_BYTES
 from pilothouse_testing import FakeCLI, frames
 
 RESULT = b'"type": "result"'
-MakeHost = Callable[..., Served]
 
 
 def _lines(data: bytes) -> list[dict[str, Any]]:

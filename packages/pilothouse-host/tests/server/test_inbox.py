@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from served_host import LIMIT, TOKEN, Served
+from served_host import TOKEN, MakeHost, Served, find
 
 import pilothouse as ph
 from pilothouse.errors import UsageError
@@ -19,23 +18,8 @@ from pilothouse.transports import CliTransport
 from pilothouse_remote import WebSocketTransport, on_host
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
-MakeHost = Callable[..., Served]
 BASH: dict[str, Any] = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-def find(served: Served, count: int = 1) -> list[dict[str, Any]]:
-    """The asks, once there are so many."""
-    deadline = time.monotonic() + LIMIT
-    while len(asks := served.request("GET", "/v1/asks")[1]["asks"]) != count:
-        assert time.monotonic() < deadline, asks
-        time.sleep(0.02)
-    return asks
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 def settle(served: Served, ask: dict[str, Any], **body: Any) -> int:

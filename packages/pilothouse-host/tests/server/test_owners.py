@@ -8,14 +8,14 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from served_host import ARGV, LIMIT, TOKEN, Served, prompt
+from served_host import ARGV, LIMIT, TOKEN, MakeHost, Served, finish, prompt
 
 import pilothouse as ph
 from pilothouse.errors import RemoteError
@@ -26,7 +26,6 @@ from pilothouse_models.endpoints import EndpointModels, openai_routes
 from pilothouse_remote import on_host
 from pilothouse_testing import FakeCLI, ScriptedModel, frames
 
-MakeHost = Callable[..., Served]
 ANN, BOB = "the-token-of-ann-0123456789", "the-token-of-bob-9876543210"
 TOKENS = {"ann": ANN, "bob": BOB}
 MINE, HIS = "0b0c0d0e-0000-4000-8000-000000000001", "0b0c0d0e-0000-4000-8000-000000000002"
@@ -34,15 +33,6 @@ MINE, HIS = "0b0c0d0e-0000-4000-8000-000000000001", "0b0c0d0e-0000-4000-8000-000
 
 def start(served: Served, token: str, **body: Any) -> int:
     return served.request("POST", "/v1/sessions", body, token=token)[0]
-
-
-def finish(served: Served, session: str) -> dict[str, Any]:
-    """The session without a prompt that runs."""
-    deadline = time.monotonic() + LIMIT
-    while (found := served.request("GET", f"/v1/sessions/{session}")[1])["waiting"]:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-    return found
 
 
 # Children.

@@ -6,13 +6,13 @@ import json
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from served_host import LIMIT, TOKEN, Served, prompt, settings
+from served_host import LIMIT, TOKEN, MakeHost, Served, prompt, settings
 
 from pilothouse import Query, QueryResult, UsageError
 from pilothouse.errors import StoreError
@@ -20,8 +20,6 @@ from pilothouse.transports import CliTransport
 from pilothouse.transports.base import TransportWrapper
 from pilothouse_host import Host, rest
 from pilothouse_testing import FakeCLI, frames
-
-MakeHost = Callable[..., Served]
 
 
 def until(served: Served, session: str, **wanted: Any) -> dict[str, Any]:

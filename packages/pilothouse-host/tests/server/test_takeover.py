@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from served_host import TOKEN, Served
+from served_host import TOKEN, MakeHost, Served
 
 import pilothouse as ph
 from pilothouse_remote import WebSocketTransport
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
-MakeHost = Callable[..., Served]
 LIMIT = 60.0
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]

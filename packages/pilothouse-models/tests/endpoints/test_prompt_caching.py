@@ -22,7 +22,7 @@ from pilothouse_models.langchain import ChatPilothouse
 from pilothouse_models.pydantic_ai import PilothouseModel
 from pilothouse_testing import RecordedRequest, ScriptedModel, Text
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 REQUESTS = 10
 INSTRUCTIONS = "You plan journeys. " + "Compare the weather of cities before you answer. " * 100
@@ -36,11 +36,6 @@ QUESTION = "Where is it warmest?"
 def weather(city: str) -> str:
     """The weather in a city."""
     return f"It is warm in {city}. " * 5
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def call_or_answer(request: RecordedRequest) -> Text:

@@ -32,7 +32,7 @@ import pilothouse as ph
 from pilothouse_models.pydantic_ai import PilothouseModel
 from pilothouse_testing import frames
 
-pytestmark = [pytest.mark.anyio, pytest.mark.matrix]
+pytestmark = [pytest.mark.anyio, pytest.mark.matrix, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 CALL = call_text("weather", city="Oslo")
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -48,11 +48,6 @@ OSLO = City(name="Oslo")
 @pytest.fixture(autouse=True)
 def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def make(*requests: Any, **settings: Any) -> tuple[PilothouseModel, ToldTransports]:

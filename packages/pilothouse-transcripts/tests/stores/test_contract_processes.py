@@ -17,7 +17,8 @@ from pilothouse_transcripts.stores.postgres import PostgresStore
 from pilothouse_transcripts.stores.redis import RedisStore
 from pilothouse_transcripts.stores.sqlite import SqliteStore
 
-pytestmark = pytest.mark.anyio
+# the other side of these tests is another process, whose loop is its own
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 KEY: SessionKey = {"project_key": "-work", "session_id": "11111111-1111-4111-8111-111111111111"}
 WRITERS, EACH, BATCH = 3, 8, 3
@@ -128,11 +129,6 @@ def _go(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the other side of these tests is another process, whose loop is its own
 
 
 @pytest.mark.requirement("E85")

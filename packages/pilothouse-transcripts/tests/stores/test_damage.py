@@ -20,7 +20,7 @@ from pilothouse_transcripts.stores.postgres import PostgresStore
 from pilothouse_transcripts.stores.redis import RedisStore, _RedisKeys
 from pilothouse_transcripts.stores.sqlite import SqliteStore
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 KEY: SessionKey = {"project_key": "-work", "session_id": "s"}
 COUNT = 12
 ENTRIES: list[dict[str, Any]] = [{"type": "x", "uuid": f"u-{n}", "n": n} for n in range(COUNT)]
@@ -36,11 +36,6 @@ DAMAGES = {
     "record": "UPDATE {transcripts} SET last = 'x y z'",
 }
 """Damages of the tables, by name."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def _fill(store: StoreBackend) -> None:
