@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from io import StringIO
+from typing import Any
 
 import pyte
 import pytest
@@ -84,6 +86,25 @@ def test_markdown_is_formatted_however_it_comes(terminal: Terminal, seed: int) -
     view.feed("*Next*")
     view.finish()
     assert terminal.lines()[len(SHOWN)] == "Next"
+
+
+def test_a_redraw_while_a_block_is_printed_takes_no_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, draw = MarkdownView(terminal), MarkdownView.__rich_console__
+
+    def redraw_meanwhile(self: MarkdownView, *given: Any) -> Any:
+        if view._live is not None and threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=view._live.refresh)
+            other.start()
+            other.join(0.05)  # or it waits until this one has been drawn
+        return draw(self, *given)
+
+    view.feed("Above.\n\n- one\n- two\n")
+    assert view._live is not None
+    view._live.refresh()
+    monkeypatch.setattr(MarkdownView, "__rich_console__", redraw_meanwhile)
+    view.feed("\nNext.\n")
+    view.finish()
+    assert terminal.lines()[:6] == ["Above.", "", " • one", " • two", "", "Next."]
 
 
 def test_a_note_comes_after_the_answer_before_it(terminal: Terminal) -> None:

@@ -43,7 +43,10 @@ class MarkdownView:
         self._text += piece
         if self._line is not None:
             self._line.show(self._render_last_block)
-        elif self._live is None:
+        if "\n" in piece and len(self._text) >= self._next_check:
+            self._print_finished_blocks()
+            self._next_check = len(self._text) + len(self._text) // 50
+        if self._line is None and self._live is None:
             self._live = Live(
                 console=self._console,
                 get_renderable=lambda: self,
@@ -52,13 +55,20 @@ class MarkdownView:
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self._live.start()
-        if "\n" in piece and len(self._text) >= self._next_check:
-            self._print_finished_blocks()
-            self._next_check = len(self._text) + len(self._text) // 50
+            self._live.start(refresh=True)
+
+    def _stop_redrawing(self) -> None:
+        """End the thread that redraws the last block.
+
+        What is printed while that draws would erase as many lines as it knows of, and not as many as there are then.
+        """
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _print_finished_blocks(self) -> None:
         if start := _find_last_block(self._text):
+            self._stop_redrawing()
             lines = self._text.split("\n")  # as the parser counts them
             done, self._text = "\n".join(lines[:start]), "\n".join(lines[start:])
             self._console.print(SegmentLines(self._render(done), new_lines=True))
@@ -68,9 +78,7 @@ class MarkdownView:
         """Print the rest for good; the next piece begins another answer."""
         if self._line is not None:
             self._line.show(None)
-        elif self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._stop_redrawing()
         if self._text:
             self._console.print(SegmentLines(self._render(self._text), new_lines=True), end="")
             self._text, self._next_check = "", 0
