@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import iscoroutine
-from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
 from pilothouse.messages import ApiRetryMessage, Message
+from pilothouse.messages.json_lines import as_mapping
 
 log = logging.getLogger("pilothouse.instrumentation")
 
@@ -358,19 +359,19 @@ def _permission_call(body: Mapping[str, Any]) -> CallStart:
 
 def _hook_call(body: Mapping[str, Any]) -> CallStart:
     given = body.get("input")
-    event = _to_mapping(given).get("hook_event_name", "")
+    event = as_mapping(given).get("hook_event_name", "")
     return CallStart(kind="hook", name=str(event), tool_use_id=body.get("tool_use_id"), input=given)
 
 
 def _tool_call(body: Mapping[str, Any]) -> CallStart | None:
-    message = _to_mapping(body.get("message"))
+    message = as_mapping(body.get("message"))
     if message.get("method") != "tools/call":
         return None
-    params = _to_mapping(message.get("params"))
+    params = as_mapping(message.get("params"))
     return CallStart(
         kind="tool",
         name=f"mcp__{body.get('server_name', '')}__{params.get('name', '')}",
-        tool_use_id=_to_mapping(params.get("_meta")).get(TOOL_USE_ID),
+        tool_use_id=as_mapping(params.get("_meta")).get(TOOL_USE_ID),
         input=params.get("arguments"),
     )
 
@@ -378,10 +379,6 @@ def _tool_call(body: Mapping[str, Any]) -> CallStart | None:
 def _dialog_call(body: Mapping[str, Any]) -> CallStart:
     name = body.get("dialog_kind") or body.get("mcp_server_name") or ""
     return CallStart(kind="dialog", name=str(name), tool_use_id=body.get("tool_use_id"), input=body)
-
-
-def _to_mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 _CALL_READERS: dict[str, Callable[[Mapping[str, Any]], CallStart | None]] = {
@@ -399,10 +396,10 @@ def find_outcome(call: CallStart, answer: Mapping[str, Any]) -> str:
     if call.kind == "permission":
         return str(answer.get("behavior", "ok"))
     if call.kind == "tool":
-        response = _to_mapping(answer.get("mcp_response"))
-        return "error" if "error" in response or _to_mapping(response.get("result")).get("isError") else "ok"
+        response = as_mapping(answer.get("mcp_response"))
+        return "error" if "error" in response or as_mapping(response.get("result")).get("isError") else "ok"
     if call.kind == "hook":
-        decided = _to_mapping(answer.get("hookSpecificOutput")).get("permissionDecision", "ok")
+        decided = as_mapping(answer.get("hookSpecificOutput")).get("permissionDecision", "ok")
         blocks = answer.get("decision") == "block" or answer.get("continue") is False
         return "deny" if blocks else str(decided)
     return "ok"

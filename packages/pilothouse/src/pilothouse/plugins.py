@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -18,6 +18,7 @@ from msgspec import field
 
 from pilothouse.client.controls import CamelControlResult, to_result, to_results
 from pilothouse.errors import ControlTimeout, PluginError, UsageError
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options import Options
 from pilothouse.options.renderer import render_child_env
 from pilothouse.options.secrets import mask
@@ -117,7 +118,7 @@ class Plugins:
 
     async def available(self) -> AvailablePlugins:
         """Return the plugins of the marketplaces that are not installed."""
-        body = _to_mapping(await self._read("list", "--json", "--available"))
+        body = as_mapping(await self._read("list", "--json", "--available"))
         return to_results(AvailablePlugin, body.get("available"))
 
     @hide_arguments
@@ -201,7 +202,7 @@ class Plugins:
         body = _decode(output)
         if status.code == 0 and body is not None:
             return body
-        report = _to_mapping(body)
+        report = as_mapping(body)
         reason = str(report.get("message") or errors.decode(errors="replace").strip() or "no output")
         raise PluginError(
             f"`claude {command}` failed with {status.signal or f'exit code {status.code}'}: {mask(reason)}",
@@ -262,10 +263,6 @@ def _render_flags(flags: Mapping[str, Any]) -> Iterator[str]:
             yield flag
         elif value:
             yield f"{flag}={value}"
-
-
-def _to_mapping(body: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", body) if isinstance(body, dict) else {}
 
 
 def _decode(output: bytes) -> Any:

@@ -19,6 +19,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from pilothouse.errors import ConfigError, OptionsError
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options import Options
 from pilothouse.options.options import read_config_table
 
@@ -124,8 +125,7 @@ def _parse_table(path: str, content: bytes) -> dict[str, Any]:
         raise ConfigError(f"{path}:{line}: not valid TOML: {error}", path=path, line=line) from None
     if not path.endswith(PROJECT_FILE):
         return whole
-    tool = whole.get("tool")
-    table = cast("dict[str, Any]", tool).get("pilothouse") if isinstance(tool, dict) else None
+    table = as_mapping(whole.get("tool")).get("pilothouse")
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: expected a table [tool.pilothouse]", path=path)
     return cast("dict[str, Any]", table)

@@ -31,6 +31,7 @@ from pilothouse.client.settings_check import (
 from pilothouse.engine import HandlerSet, RequestControl
 from pilothouse.engine.diagnostics import name_missing_program
 from pilothouse.errors import ControlError, ControlTimeout, McpToolError, UsageError
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options import Options
 from pilothouse.options.secrets import mask
 
@@ -529,10 +530,7 @@ _REFUSED_MODES = {"project": ("acceptEdits", "auto", "bypassPermissions"), "loca
 
 
 def _default_mode(settings: object) -> object:
-    permissions: object = (
-        cast("Mapping[str, object]", settings).get("permissions") if isinstance(settings, Mapping) else None
-    )
-    return cast("Mapping[str, object]", permissions).get("defaultMode") if isinstance(permissions, Mapping) else None
+    return as_mapping(as_mapping(settings).get("permissions")).get("defaultMode")
 
 
 class PermissionRules(CamelControlResult, frozen=True, kw_only=True):
@@ -750,7 +748,7 @@ def to_dict(name: str, value: object) -> dict[str, Any]:
 
 def to_result(kind: type[ResultT], payload: object) -> ResultT:
     """Convert `payload` to `kind`; fields that do not fit keep their defaults."""
-    body: Mapping[str, Any] = cast("Mapping[str, Any]", payload) if isinstance(payload, Mapping) else {}
+    body = as_mapping(payload)
     values: dict[str, Any] = {}
     for info in msgspec.structs.fields(kind):
         if info.encode_name in body:

@@ -471,13 +471,8 @@ class Query(Generic[OutputT]):
             answer = callback(message)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception as error:
-            if not self._callback_errors:
-                log.error(
-                    "on_message raised; the query continues (further errors are in callback_errors)",
-                    exc_info=make_exc_info(error),
-                )
-            self._callback_errors.append(error)
+        except Exception as error:  # noqa: BLE001 - a mistake in it does not end the stream
+            keep_callback_error(error, self._callback_errors)
 
     def _make_result(self) -> QueryResult[OutputT]:
         run = self._run
@@ -597,6 +592,16 @@ class Query(Generic[OutputT]):
         if self._run is not None and not self._run.is_finished:
             self._early_end = "closed"
             call_in_loop(self._loop, self._run.stop)
+
+
+def keep_callback_error(error: Exception, kept: list[Exception]) -> None:
+    """Keep what `on_message` raised, and log the first error of a query."""
+    if not kept:
+        log.error(
+            "on_message raised; the query continues (further errors are in callback_errors)",
+            exc_info=make_exc_info(error),
+        )
+    kept.append(error)
 
 
 def _shorten(prompt: Any) -> str:

@@ -22,11 +22,11 @@ from pilothouse.engine import HandlerSet, RequestControl
 from pilothouse.errors import ControlError, ControlTimeout, SettingsError
 from pilothouse.hints import find_similar_name
 from pilothouse.hooks import HOOK_EVENTS
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options import Invocation, Options
 from pilothouse.options.cli_settings import (
     LostSetting,
     SettingPath,
-    as_mapping,
     find_dead_rules,
     find_lost,
     find_similar_key,

@@ -27,6 +27,7 @@ from pilothouse.hooks.events import (
     read_event,
 )
 from pilothouse.hooks.outputs import HookOutput, encode_output, make_refusal
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.protocol.control_frames import merge_hook_outputs
 from pilothouse.tracebacks import make_exc_info
 from pilothouse.transports.discovery import parse_version
@@ -462,6 +463,5 @@ def _handle_failure(hook: _RegisteredHook, name: str, failure: str, error: Excep
 
 def _is_refusal(response: Mapping[str, Any]) -> bool:
     own: dict[str, Any] = response.get("hookSpecificOutput", {})
-    request = own.get("decision")
-    behavior = cast("dict[str, Any]", request).get("behavior") if isinstance(request, dict) else None
+    behavior = as_mapping(own.get("decision")).get("behavior")
     return response.get("decision") == "block" or own.get("permissionDecision") == "deny" or behavior == "deny"

@@ -4,7 +4,7 @@ Owns the fallbacks around msgspec: lone surrogates, broken UTF-8, NaN, extremely
 messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, cast
 
@@ -150,3 +150,8 @@ def encode_json(value: Any) -> bytes:
             return encode_ascii(value, to_plain_scalar)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageParseError(f"not a JSON value: {error}", data=value) from error
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object; an empty one in place of anything else."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -18,6 +18,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict, cast
 from msgspec import Struct
 
 from pilothouse.hints import find_similar_name
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options.permission_rules import has_blank_in_name
 from pilothouse.options.secrets import MASK
 
@@ -516,11 +517,6 @@ def find_similar_key(path: SettingPath) -> str | None:
     known = _KEYS_BY_PLACE.get(path[:-1], ())
     found = find_similar_name(str(path[-1]), known, 0.75)
     return None if found is None else format_path((*path[:-1], found))
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping; an empty one in place of anything else."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def format_path(path: SettingPath) -> str:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from pilothouse.hints import find_similar_name
 from pilothouse.messages import PermissionDeniedMessage
 from pilothouse.messages.core import PermissionMode
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options.permission_rules import (
     BEHAVIORS,
     MCP_PREFIX,
@@ -128,7 +129,7 @@ class PermissionFacts:
             given = msgspec.json.decode(given.encode()) if given.lstrip().startswith("{") else None
         self.settings: dict[str, Mapping[str, Any]] = {
             "managed_settings": options.managed_settings or {},
-            "settings": cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {},
+            "settings": as_mapping(given),
         }
         self.servers = self._find_servers()
         self.has_other_servers = bool(
@@ -170,8 +171,7 @@ class PermissionFacts:
         return {name: normalize_mcp_name(name) for name in names}
 
     def _get_permission_setting(self, option: str, name: str) -> Any:
-        part = self.settings[option].get("permissions")
-        return cast("Mapping[str, Any]", part).get(name) if isinstance(part, Mapping) else None
+        return as_mapping(self.settings[option].get("permissions")).get(name)
 
     def _find_mode(self) -> tuple[str, str]:
         """Return the permission mode at the start, and the option that sets it."""

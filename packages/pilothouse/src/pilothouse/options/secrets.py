@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pilothouse.errors import LineDecodeError
-from pilothouse.messages.json_lines import decode_line, encode_json
+from pilothouse.messages.json_lines import as_mapping, decode_line, encode_json
 
 if TYPE_CHECKING:
     from pilothouse.options.renderer import Invocation
@@ -452,9 +452,9 @@ def hide_settings(line: bytes) -> bytes:
         frame: Any = decode_line(line)
     except LineDecodeError:
         return b""
-    response: Any = cast("dict[str, Any]", frame).get("response") if isinstance(frame, dict) else None
-    answer: Any = cast("dict[str, Any]", response).get("response") if isinstance(response, dict) else None
-    if not isinstance(answer, Mapping) or "sources" not in answer:
+    response: Any = as_mapping(frame).get("response")
+    answer = as_mapping(as_mapping(response).get("response"))
+    if "sources" not in answer:
         return line
-    response["response"] = mask(cast("Mapping[str, Any]", answer))
+    response["response"] = mask(answer)
     return encode_json(frame)

@@ -354,8 +354,8 @@ class AskView:
         session: kept alive as long as somebody waits here.
     """
 
-    def __init__(self, asks: Asks | None, scope: Any = None, session: Any = None) -> None:
-        self._asks = cast("Asks", self) if asks is None else asks
+    def __init__(self, asks: Asks, scope: Any = None, session: Any = None) -> None:
+        self._asks = asks
         self._scope = scope
         self._session = session
 
@@ -470,7 +470,7 @@ class Asks(AskView):
         on_ask: Callable[[Ask], object] | None = None,
         notify: Iterable[Callable[[Ask], object]] = (),
     ) -> None:
-        super().__init__(None)
+        super().__init__(self)
         self._timeout = _check_timeout(timeout)
         given = [("on_ask", on_ask), *(("notify", function) for function in ([notify] if callable(notify) else notify))]
         self._listeners = [made for name, function in given if (made := make_callback(function, name, "ask"))]

@@ -22,6 +22,7 @@ from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.messages.base import short_repr
 from pilothouse.messages.core import ASKED, SETTLED
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options.permission_facts import describe_denial
 from pilothouse.permissions.requests import (
     FAILED_MESSAGE,
@@ -496,7 +497,7 @@ def read_dialog(body: Mapping[str, Any], session: Any = None) -> DialogRequest:
     payload, tool_use_id = body.get("payload"), body.get("tool_use_id")
     return DialogRequest(
         kind=str(body["dialog_kind"]),
-        payload=cast("Mapping[str, Any]", payload) if isinstance(payload, dict) else {},
+        payload=as_mapping(payload),
         tool_use_id=tool_use_id if isinstance(tool_use_id, str) else None,
         session=session,
         raw=body,

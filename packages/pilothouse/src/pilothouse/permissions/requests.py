@@ -24,6 +24,7 @@ from pilothouse.hints import ExplainedStructMeta
 from pilothouse.messages.base import short_repr
 from pilothouse.messages.core import PermissionMode, TaskStartedMessage
 from pilothouse.messages.decoder import convert_fields
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.options.permission_rules import MCP_PREFIX, PermissionBehavior, PermissionRule, normalize_mcp_rule
 from pilothouse.protocol import encode_line
 
@@ -147,8 +148,8 @@ def update_from_wire(data: Any) -> PermissionUpdate:
     try:
         return msgspec.convert(data, _KnownUpdate)
     except msgspec.ValidationError:
-        fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-        return UnknownUpdate(str(fields.get("type", "")), fields)
+        fields = as_mapping(data)
+        return UnknownUpdate(str(fields.get("type", "")), dict(fields))
 
 
 def update_to_wire(update: Any) -> dict[str, Any]:
@@ -288,7 +289,7 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
     @property
     def matched_rule(self) -> PermissionRule | None:
         """The rule because of which the CLI asks."""
-        fields = _as_dict(self.raw.get("matched_ask_rule"))
+        fields = as_mapping(self.raw.get("matched_ask_rule"))
         name, content = fields.get("tool_name"), fields.get("rule_content")
         try:
             return PermissionRule(name, content) if isinstance(name, str) else None
@@ -394,7 +395,7 @@ def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequ
     set_field(request, "raw", body)
     set_field(request, "session", session)
     if "mcp_server" in body:
-        set_field(request, "mcp_server", _as_type(str, _as_dict(body["mcp_server"]).get("name")))
+        set_field(request, "mcp_server", _as_type(str, as_mapping(body["mcp_server"]).get("name")))
     return request
 
 
@@ -456,10 +457,6 @@ _CONTAINERS: Final = (dict, list)
 
 def _as_type(kind: type[T], value: object) -> T | None:
     return value if isinstance(value, kind) else None
-
-
-def _as_dict(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _copy_json(value: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 from collections import deque
 from collections.abc import (
@@ -33,14 +32,14 @@ from pilothouse import client
 from pilothouse.callbacks import check_signature
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import MessageIterator as AsyncReading
-from pilothouse.client.queries import OnMessage, Steering
+from pilothouse.client.queries import OnMessage, Steering, keep_callback_error
 from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.engine.router import MessageSubscription as AsyncListener
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import LoopCaller, Portal, get_portal, send_to_caller
-from pilothouse.tracebacks import hide_arguments, make_exc_info, user_class
+from pilothouse.tracebacks import hide_arguments, user_class
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
@@ -49,7 +48,6 @@ AgentT = TypeVar("AgentT", bound="AgentWrapper")
 InnerT = TypeVar("InnerT")
 T = TypeVar("T")
 
-log = logging.getLogger("pilothouse")
 _DONE = object()
 
 
@@ -234,13 +232,8 @@ class QueryWrapper(Generic[OutputT]):
             answer = self._on_message(message)
             if inspect.isawaitable(answer):
                 self._call(partial(_await, answer))
-        except Exception as error:
-            if not self._callback_errors:
-                log.error(
-                    "on_message raised; the query continues (further errors are in callback_errors)",
-                    exc_info=make_exc_info(error),
-                )
-            self._callback_errors.append(error)
+        except Exception as error:  # noqa: BLE001 - a mistake in it does not end the stream
+            keep_callback_error(error, self._callback_errors)
 
 
 async def _await(answer: Awaitable[object]) -> None:

@@ -18,6 +18,7 @@ import anyio
 from pilothouse._version import __version__
 from pilothouse.callbacks import call_function, convert_failures, is_async
 from pilothouse.errors import ToolDefinitionError
+from pilothouse.messages.json_lines import as_mapping
 from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError
 from pilothouse.tools.content import make_error_result, make_resource_contents, to_content_block
 from pilothouse.tools.input_schema import ParametersInput, caller_locals, function_name, read_signature
@@ -492,8 +493,7 @@ class _SdkEndpoint:
         raise RpcError(REQUEST_CANCELLED, "Request cancelled")
 
     def _cancel(self, message: Message) -> None:
-        params: Any = message.get("params")
-        key: Any = cast("JsonObject", params).get("requestId") if isinstance(params, dict) else None
+        key: Any = as_mapping(message.get("params")).get("requestId")
         scope = self._running.get(key) if isinstance(key, str | int) else None
         if scope is not None:
             scope.cancel()
