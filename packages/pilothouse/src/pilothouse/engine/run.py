@@ -537,7 +537,7 @@ class QueryRun(OwnedTask):
                 self._time_limits.restart_silence()  # we are the ones to send
             self.child.note_work(in_background=turn.phase is Phase.IDLING)
             silent_since = self.child.activity.last_activity
-            check = self._time_limits.check_silence(
+            check = self._time_limits.track_silence(
                 silent_since, anyio.current_time(), has_received=turn.has_output, session_id=self.session_id
             )
             if check is None:
