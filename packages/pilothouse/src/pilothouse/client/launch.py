@@ -12,7 +12,7 @@ from pilothouse.client.handlers import RequestHandlers
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.observation import instrument_launch
 from pilothouse.client.settings_check import with_settings_check
-from pilothouse.engine import ChildRun, HandlerSet, Prompts, QueryLimits, QueryRun
+from pilothouse.engine import ChildRun, HandlerSet, Prompts, QueryLimits, QueryPlace, QueryRun
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.credentials import CREDENTIAL_VARIABLES
 from pilothouse.products import load_product
@@ -99,7 +99,7 @@ def make_own_run(
     child = ChildRun(make_transport(options), invocation, limits, handler_set)
     if handlers is not None:
         handlers.child = child
-    return QueryRun(child.run_for, prompts, limits, middlewares, has_own_child=True)
+    return QueryRun(QueryPlace(child.run_for), prompts, limits, middlewares)
 
 
 def known_environ(options: Options) -> Mapping[str, str] | None:

@@ -41,7 +41,7 @@ from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
 from pilothouse.engine.failures import self_wait_error
 from pilothouse.engine.router import MessageSubscription
-from pilothouse.engine.run import QueryRun
+from pilothouse.engine.run import QueryPlace, QueryRun
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
@@ -302,10 +302,9 @@ class Session:
         output_type: Any = None,
     ) -> Query[Any]:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
-            enter = partial(self._lend_child, changes, middlewares, child_options)
-            run = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
-            run.check_session = self._check_caller
-            return run
+            hold_child = partial(self._hold_child, changes, middlewares, child_options)
+            place = QueryPlace(hold_child, partial(self._get_next_child, changes), self._check_caller)
+            return QueryRun(place, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
 
         return Query(
             prompt,
@@ -346,7 +345,7 @@ class Session:
         return Steering(await self.query(content).start())
 
     @asynccontextmanager
-    async def _lend_child(
+    async def _hold_child(
         self,
         changes: Mapping[str, Any],
         middlewares: Sequence[Middleware],
@@ -372,13 +371,6 @@ class Session:
             self._active = None
         child = await self._provide_child()
         await child.wait_for_turn_of_previous_client()
-
-        async def get_next_child() -> ChildRun:
-            nonlocal child
-            child = await self._apply_settings(await self._provide_child(), changes)
-            return child
-
-        run.get_next_child = get_next_child
         self._active = run
         try:
             child = await self._apply_settings(child, changes)
@@ -386,12 +378,16 @@ class Session:
             yield child
         finally:
             self._active = None
+            child = run.child or child  # another one may have taken over
             if run.result is not None:
                 self._supervisor.resume_state.mark_turn_saved(child.session_id)
             if changes and not child.is_closing_or_closed:
                 # What cannot be restored now is restored before the next query, which fails if that fails too.
                 with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
                     await self._runtime_settings.apply(self.options, {})
+
+    async def _get_next_child(self, changes: Mapping[str, Any]) -> ChildRun:
+        return await self._apply_settings(await self._provide_child(), changes)
 
     async def _apply_settings(self, child: ChildRun, changes: Mapping[str, Any]) -> ChildRun:
         try:

@@ -14,6 +14,7 @@ from pilothouse.engine.incoming_requests import RequestHandler as RequestHandler
 from pilothouse.engine.limits import QueryLimits as QueryLimits
 from pilothouse.engine.pending_work import PromptMessage as PromptMessage
 from pilothouse.engine.pending_work import Prompts as Prompts
+from pilothouse.engine.run import QueryPlace as QueryPlace
 from pilothouse.engine.run import QueryRun as QueryRun
 from pilothouse.engine.tasks import spawn as spawn
 from pilothouse.transports.concurrency import call_in_loop as call_in_loop

@@ -102,10 +102,12 @@ class TimeLimits:
         """Silence counts from now on: something was sent, or is ours to send."""
         self._counts_from = anyio.current_time()
 
-    def check_silence(
+    def track_silence(
         self, silent_since: float, now: float, *, has_received: bool, session_id: str | None = None
     ) -> SilenceCheck | None:
-        """Check at `now` whether the CLI has been silent for too long; None if no limit applies any more.
+        """Take note of the silence at `now`, and return what to do about it; None if no limit applies any more.
+
+        Of each silence it warns once.
 
         Args:
             silent_since: when the CLI fell silent.

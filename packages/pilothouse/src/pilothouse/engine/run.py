@@ -1,8 +1,9 @@
 """`QueryRun`: one query on a child, as its consumer sees it: its messages, its end, its limits.
 
 A query of a session waits for its turn on the child of the session; a one-shot query has a child of its own, which ends
-with it. `QueryTurn` decides which messages belong to the query and when it is over; this module does what follows.
-`InitFirst` puts the init message of a query before what the CLI reports earlier.
+with it. `QueryTurn` decides which messages belong to the query and when it is over; this module does what follows, and
+`interrupt` what it takes to stop a turn. `InitFirst` puts the init message of a query before what the CLI reports
+earlier.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 import anyio
+from msgspec import Struct
 
 from pilothouse.engine.buffer import MessageBuffer
 from pilothouse.engine.child import ChildRun
@@ -48,20 +50,36 @@ RunState = Literal["queued", "active", "completed", "interrupted", "failed", "cl
 ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
 
-LendChild = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
-"""Waits until no other query is active, and yields the child; leaving it lets the next query in."""
+
+class QueryPlace(Struct, frozen=True):
+    """Where a query runs: as a turn of a session, or on a child of its own.
+
+    Args:
+        hold_child: the block for the length of which the query has the child. It begins when no other query is active,
+            and at its end the next one is let in. A query's own child ends with the block, that of a session stays.
+        get_next_child: in a session, returns another child when the one that the query has exited and has certainly
+            received none of the prompts.
+        check_caller: in a session, raises if it waits for the callback that calls this.
+    """
+
+    hold_child: Callable[[QueryRun], AbstractAsyncContextManager[ChildRun]]
+    get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
+    check_caller: Callable[[], object] | None = None
+
+    @property
+    def has_own_child(self) -> bool:
+        """Whether the child serves no other query."""
+        return self.get_next_child is None
 
 
 class QueryRun(OwnedTask):
     """One query. Create it anywhere, `run` it once in a task of its own.
 
     Args:
-        lend_child: gives the child, for the length of a block. A query's own child ends with the block, that of a
-            session stays.
+        place: where it runs.
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times; in a session they count from the start of the turn.
         middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
-        has_own_child: whether the child that `lend_child` gives serves no other query. Default False.
         wants_partial: whether `StreamEvent`s are for this query. Default True.
 
     Attributes:
@@ -76,25 +94,22 @@ class QueryRun(OwnedTask):
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         admission: awaited before anything is sent; what it raises is the failure of the query.
         get_query: returns the `Query` of this run, if that still exists.
-        get_next_child: returns another child when this one has exited and certainly received none of the prompts.
-        check_session: raises if the session waits for the callback that calls this.
     """
 
     def __init__(
         self,
-        lend_child: LendChild,
+        place: QueryPlace,
         prompts: Prompts,
         limits: QueryLimits,
         middlewares: Sequence[QueryMiddleware] = (),
         *,
-        has_own_child: bool = False,
         wants_partial: bool = True,
     ) -> None:
         super().__init__()
-        self._lend_child = lend_child
+        self._place = place
         self.child: ChildRun | None = None
         self._prompts = prompts
-        self._time_limits = TimeLimits(limits, "the child was ended" if has_own_child else "the turn was stopped")
+        self._time_limits = TimeLimits(limits, "the child was ended" if place.has_own_child else "the turn was stopped")
         self._middleware = MiddlewareRunner(middlewares) if middlewares else None
         self._tasks: anyio.abc.TaskGroup | None = None
         self.buffer = MessageBuffer(wants_partial=wants_partial)
@@ -104,7 +119,7 @@ class QueryRun(OwnedTask):
         self.turn = QueryTurn(
             ([prompt.uuid for prompt in prompts] or [ARGV_PROMPT]) if isinstance(prompts, Sequence) else (),
             all_given=isinstance(prompts, Sequence),
-            has_own_child=has_own_child,
+            has_own_child=place.has_own_child,
             until_idle=limits.until_idle,
             has_middleware=self._middleware is not None and not self._middleware.is_passive,
         )
@@ -117,8 +132,6 @@ class QueryRun(OwnedTask):
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.get_query: Callable[[], Any] = lambda: None
-        self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
-        self.check_session: Callable[[], object] | None = None
 
     def act_on_turn(self) -> None:
         """Act on what an event has made of the turn. Call it after each event."""
@@ -172,8 +185,8 @@ class QueryRun(OwnedTask):
         """Raise if a callback that the query or its session waits for is about to wait for the query."""
         if self.is_finished:
             return
-        if self.check_session is not None:
-            self.check_session()
+        if self._place.check_caller is not None:
+            self._place.check_caller()
         if self.is_in_own_callback or (self.child is not None and self.child.is_in_own_callback):
             raise self_wait_error()
 
@@ -391,7 +404,7 @@ class QueryRun(OwnedTask):
             around.cancel_scope.cancel()
 
     async def _run_owned(self) -> None:
-        async with self._lend_child(self) as self.child:
+        async with self._place.hold_child(self) as self.child:
             self.turn.enter()
             self.act_on_turn()
             try:
@@ -456,7 +469,7 @@ class QueryRun(OwnedTask):
 
     def _is_undelivered(self) -> bool:
         """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
-        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self.turn.has_output:
+        if not isinstance(self.failure, CLIExitedError) or self._place.has_own_child or self.turn.has_output:
             return False
         if self.turn.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
             return False
@@ -468,9 +481,9 @@ class QueryRun(OwnedTask):
         self._sent_offset = None
         self.turn.change_child()
         self.act_on_turn()
-        assert self.get_next_child is not None
+        assert self._place.get_next_child is not None
         try:
-            self.child = await self.get_next_child()
+            self.child = await self._place.get_next_child()
         except UsageError as error:  # the session has one transport, and that is used up
             raise failure or error from error
         self._time_limits.restart_silence()
@@ -537,7 +550,7 @@ class QueryRun(OwnedTask):
                 self._time_limits.restart_silence()  # we are the ones to send
             self.child.note_work(in_background=turn.phase is Phase.IDLING)
             silent_since = self.child.activity.last_activity
-            check = self._time_limits.check_silence(
+            check = self._time_limits.track_silence(
                 silent_since, anyio.current_time(), has_received=turn.has_output, session_id=self.session_id
             )
             if check is None:

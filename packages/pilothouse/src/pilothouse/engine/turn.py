@@ -311,8 +311,8 @@ class QueryTurn:
     def counts_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
         """Whether a result tells how a turn of this query ended. If so, call `add_result`; the arguments are as above.
 
-        It does if it belongs to the query, but for one: after resuming an interrupted tool call, the CLI first sends a
-        result of its own, which belongs to a query with a child of its own like everything else.
+        Each that belongs to the query does, with one exception: after resuming an interrupted tool call, the CLI first
+        sends a result of its own, which a query with its own child shows, but which answers nothing.
         """
         if not self.has_own_child:
             return self.owns_result(names, is_woken=is_woken, names_prompts=names_prompts)
