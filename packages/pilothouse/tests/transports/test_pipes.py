@@ -204,6 +204,21 @@ async def test_end_sends_what_came_before(pipe: tuple[int, int]) -> None:
         await writer.write(b"x")
 
 
+async def test_broken_without_a_reader(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    async with anyio.create_task_group() as group:
+        group.start_soon(_expect_broken, writer, b"x" * 300_000)
+        await anyio.wait_all_tasks_blocked()
+        os.close(pipe[0])
+    await _expect_broken(writer, b"x")
+    writer.close()
+
+
+async def _expect_broken(writer: PipeWriter, data: bytes) -> None:
+    with pytest.raises(anyio.BrokenResourceError):
+        await writer.write(data)
+
+
 async def test_the_descriptor_of_a_waiting_task_is_closed_by_that_task(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:
