@@ -311,11 +311,11 @@ class QueryTurn:
     def counts_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
         """Whether a result tells how a turn of this query ended. If so, call `add_result`; the arguments are as above.
 
-        Each that belongs to the query does, with one exception: after resuming an interrupted tool call, the CLI first
-        sends a result of its own, which a query with its own child shows, but which answers nothing.
+        Each that belongs to the query does, with one exception, which a query with its own child shows all the same.
         """
         if not self.has_own_child:
             return self.owns_result(names, is_woken=is_woken, names_prompts=names_prompts)
+        # After resuming an interrupted tool call, the CLI first sends a result of its own.
         has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
         return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open_prompts)
 
