@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchmarks.environment import build_fake_cli
@@ -39,8 +38,9 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
         for name, content in {"hello": HELLO, "frame": frame, "question": question, "result": RESULT}.items():
             (tmp_path / name).write_bytes(content)
         given = {f"BENCH_{name.upper()}": str(value) for name, value in variables.items()}
-        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen([path], env={**os.environ, "BENCH_SCENARIO": str(tmp_path), **given}, **pipes)
+        env = {**os.environ, "BENCH_SCENARIO": str(tmp_path), **given}
+        pipe = subprocess.PIPE
+        return subprocess.Popen([path], env=env, stdin=pipe, stdout=pipe, stderr=pipe)
 
     return run
 
