@@ -161,6 +161,16 @@ async def test_a_call_that_failed_after_it_was_accepted_is_an_error(cli: Cli) ->
         assert (await session.mcp.call("mcp__x__y", soft_error_result=True)).is_error
 
 
+@pytest.mark.virtual_time
+async def test_a_call_of_a_tool_may_take_longer_than_other_requests(cli: Cli) -> None:
+    cli.silent.add("mcp_call")
+    async with talking(cli, control_timeout=1) as session:
+        begun = anyio.current_time()
+        with pytest.raises(ph.ControlTimeout):
+            await session.mcp.call("mcp__x__y", timeout=50)
+        assert anyio.current_time() - begun >= 50
+
+
 @pytest.mark.requirement("R10", "G30")
 async def test_many_requests_at_once_get_their_own_answers(cli: Cli) -> None:
     cli.answers["get_task_output"] = lambda body: {"output": body["task_id"]}
