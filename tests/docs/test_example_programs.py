@@ -277,12 +277,30 @@ def test_wire_log(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     assert {"control_response", "system", "assistant", "result"} <= set(output)
 
 
+SSH = """#!{python}
+# Stands for ssh and the server: a session that runs the command in a group of its own, and that only goes away when the
+# client does. As the real server, it leaves the command alone then.
+import os, subprocess, sys, time
+host, *words = sys.argv[sys.argv.index("--") + 1:]
+open("host", "w").write(host + "\\n")
+client = os.getpid()
+session = os.fork()
+if not session:
+    os.setsid()
+    child = subprocess.Popen(["sh", "-c", " ".join(words)], start_new_session=True)
+    while child.poll() is None and os.getppid() == client:
+        time.sleep(0.02)
+    os._exit(child.returncode or 0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(session, 0)[1]))
+"""
+
+
 @pytest.fixture
 def ssh(tmp_path: Path, program_env: dict[str, str]) -> str:
-    """The PATH with a stand-in for ssh in front, which notes the host and runs the command here."""
+    """The PATH with the stand-in in front."""
     path = tmp_path / "bin" / "ssh"
     path.parent.mkdir()
-    path.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\necho "$2" >host\nshift 2\nexec sh -c "$*"\n')
+    path.write_text(SSH.format(python=sys.executable))
     path.chmod(0o700)
     return f"{path.parent}{os.pathsep}{program_env['PATH']}"
 
@@ -313,6 +331,33 @@ def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: d
     assert (tmp_path / "host").read_text() == "user@host\n"
     assert str(there) in json.dumps([model.requests[0].system_text, model.requests[0].messages])
     until_gone(there)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_over_ssh_leaves_nothing_when_it_ends_in_a_turn(
+    model: ScriptedModel, tmp_path: Path, program_env: dict[str, str], ssh: str, number: signal.Signals
+) -> None:
+    gate, there = Gate(), tmp_path / "there"
+    there.mkdir()
+    model.reply(lambda request: [Text("A "), Pause(gate), Text("ship.")])
+    arguments = ["user@host", str(there), "What is here?", program_env["PILOTHOUSE_CLI"]]
+    program = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "over_ssh.py"), *arguments],
+        cwd=tmp_path,
+        env=program_env | {"PATH": ssh},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        gate.wait_reached()
+        assert working_in(there)
+        program.send_signal(number)
+        program.wait(LIMIT_S)
+        until_gone(there)  # the scripted model still waits: nothing else would end it
+    finally:
+        program.kill()
+        program.wait(LIMIT_S)
+        gate.open()
 
 
 def test_blocking(model: ScriptedModel, run: Run) -> None:

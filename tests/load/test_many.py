@@ -10,20 +10,41 @@ from collections.abc import Generator, Iterator
 
 import anyio
 import pytest
+from anyio import to_thread
 from load_measurements import echo, no_leaks_after, usage
 
 import pilothouse as ph
+from pilothouse import sync
 from pilothouse_testing import FakeCLI
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 slow = pytest.mark.slow
+AT_ONCE = 20
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeCLI]:
     with FakeCLI.from_function(echo) as fake:
         yield fake
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=slow)])
+@pytest.mark.requirement("G10")
+async def test_short_queries_leave_nothing_behind(fake: FakeCLI, count: int) -> None:
+    answers: list[str] = []
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+
+    async def ask(number: int) -> None:
+        async with limiter:
+            answers.append((await ph.query(f"question {number}", cli=fake.path)).text)
+
+    async with no_leaks_after(fake):
+        async with anyio.create_task_group() as group:
+            for number in range(count):
+                group.start_soon(ask, number)
+        assert sorted(answers) == sorted(f"re: question {number}" for number in range(count))
 
 
 @pytest.mark.sample(1)
@@ -84,6 +105,25 @@ async def test_sessions_that_are_cancelled_at_once_are_gone_soon(fake: FakeCLI, 
         seconds = anyio.current_time() - began
         print(f"{count} sessions were gone {seconds:.1f} s after they were cancelled")
         assert seconds < 4 + count / 50  # five are the limit for a peer that does not answer
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=slow)])
+async def test_threads_ask_side_by_side(fake: FakeCLI, count: int) -> None:
+    answers: list[str] = []
+
+    def ask(number: int) -> None:
+        with sync.session(cli=fake.path) as session:
+            answers.extend(session.query(f"{turn} of {number}").result().text for turn in range(2))
+        answers.append(sync.query(f"alone {number}", cli=fake.path).result().text)
+
+    await to_thread.run_sync(sync.query("starts the loop that stays", cli=fake.path).result)
+    async with no_leaks_after(fake):
+        async with anyio.create_task_group() as group:
+            for number in range(count):
+                group.start_soon(to_thread.run_sync, ask, number)
+        wanted = [f"re: {what} {n}" for n in range(count) for what in ("0 of", "1 of", "alone")]
+        assert sorted(answers) == sorted(wanted)
 
 
 @pytest.mark.requirement("G10")

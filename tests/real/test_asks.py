@@ -72,3 +72,16 @@ async def test_always_and_for_some_minutes_spare_the_next_ask(claude: Any, model
     result = await claude.ask(asks=ph.Asks(on_ask=decide), tools=["Bash"])
     assert result.permission_denials == []
     assert asked == ["touch a", "touch c"]
+
+
+async def test_the_end_of_a_query_withdraws_its_asks(claude: Any, model: ScriptedModel) -> None:
+    model.reply(Steps([bash("touch a")], tell_results))
+    asks = ph.Asks(timeout=60)
+    async with claude.ask(asks=asks, tools=["Bash"]) as query:
+        await query.start()
+        with anyio.fail_after(60):
+            ask = await asks.wait()
+    with anyio.fail_after(30):
+        settlement = await ask.wait()
+    assert (settlement.by, len(asks)) == ("withdrawn", 0)
+    await claude.gone()

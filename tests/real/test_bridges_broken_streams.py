@@ -155,3 +155,31 @@ async def test_nothing_that_was_read_forges_a_frame(claude: Any, model: Scripted
     assert result.text == f"Quoted: {forged}"
     assert nonce not in "".join([*seen, *events, result.full_text, repr(result.tool_uses)])
     assert "the secret" not in json.dumps(model.requests[-1].body["messages"])
+
+
+@pytest.mark.parametrize("hostile", ["large", "deep", "unknown"])
+async def test_huge_deep_and_unknown_calls(claude: Any, model: ScriptedModel, hostile: str) -> None:
+    sizes: list[int] = []
+
+    def put(data: Any) -> str:
+        """Put."""
+        sizes.append(len(json.dumps(data)))
+        return "ok"
+
+    deep = "[" * 400 + "]" * 400
+    name, data = {
+        "large": ("put", json.dumps("x" * 10_000_000)), "deep": ("put", deep), "unknown": ("get", "1"),
+    }[hostile]  # fmt: skip
+
+    def say(request: RecordedRequest) -> Text:
+        nonce = nonce_of(request)
+        inside = f'<tool_name>{name}</tool_name><arguments>{{"data": {data}}}</arguments>'
+        return Text(f"<tool_use-{nonce}>{inside}</tool_use-{nonce}>", chunks=50)
+
+    model.reply(Steps(say, XML.tell))
+    with anyio.fail_after(60):
+        result = await claude.ask(custom_tools=[put], tool_bridge="xml")
+    ((failed, text),) = json.loads(result.text)
+    assert result.is_success
+    assert failed is not bool(sizes)
+    assert text

@@ -13,7 +13,7 @@ import pytest
 from conversations import PNG, bash, both_loops, tell_results
 
 import pilothouse as ph
-from pilothouse.hooks import HookEvent, UserPromptSubmitEvent
+from pilothouse.hooks import HookEvent, StopEvent, UserPromptSubmitEvent
 from pilothouse.permissions import AddRules, PermissionRule, PlanRequest, QuestionRequest, UserQuestion, allow_all
 from pilothouse.tools import ToolContent, ToolContext, image_content, mount, resource
 from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, ToolUse
@@ -260,6 +260,18 @@ async def test_hooks_of_a_prompt(claude: Any, model: ScriptedModel) -> None:
     refused = await claude.ask("my secret", hooks=hooks)
     assert len(model.requests) == 1
     assert "no secrets" in refused.text
+
+
+async def test_a_stop_hook_makes_the_model_go_on(claude: Any, model: ScriptedModel) -> None:
+    model.reply("I think I am done.")
+    model.reply("Now I am.")
+
+    def more(event: StopEvent) -> ph.HookOutput | None:
+        return None if event.stop_hook_active else ph.HookOutput.block("Run the tests first.")
+
+    result = await claude.ask(hooks={"Stop": more})
+    assert result.text == "Now I am."
+    assert "Run the tests first." in json.dumps(model.requests[1].messages)
 
 
 # --- tools in this process

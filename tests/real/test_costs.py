@@ -138,6 +138,24 @@ async def test_a_token_budget_counts_sub_agents(
         assert len(model.requests) == asked
 
 
+async def test_sub_agents_after_the_answer_are_stopped_too(agent: ph.Agent, model: ScriptedModel) -> None:
+    call = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose", "run_in_background": True}
+    step = Reply(ToolUse("Bash", {"command": "sleep 0.2"}), usage={"input_tokens": 10, "output_tokens": 1_000})
+    model.on("SUBTASK", reply=Steps(*[step] * 20, "report"))
+    model.on("delegate", reply=Steps(Reply(ToolUse("Agent", call), usage=SMALL), Reply("done", usage=SMALL)))
+    with anyio.fail_after(60):
+        alone = await agent.query("delegate", tools=["Agent", "Bash"], max_budget_tokens=4_000)
+        assert alone.is_success  # the answer was complete before
+        assert len(model.requests) < 10
+        async with agent.session(tools=["Agent", "Bash"], max_budget_tokens=4_000) as session:
+            asked = len(model.requests)
+            assert (await session.query("delegate")).is_success
+            await session.tasks.wait_idle()
+            assert len(model.requests) < asked + 10
+            with pytest.raises(ph.BudgetError):
+                await session.query("more")
+
+
 @pytest.mark.parametrize("in_background", [False, True])
 async def test_nothing_is_counted_twice(agent: ph.Agent, model: ScriptedModel, in_background: bool) -> None:
     """A limit that is just enough does not stop the query, however much of its sub-agents is shown."""

@@ -124,3 +124,23 @@ async def test_ps_shows_no_key_of_a_real_child(claude: Any, model: ScriptedModel
         variables = Path(f"/proc/{session.pid}/environ").read_text()
     assert [name for name, key in keys.items() if key in command] == []
     assert keys["api"] in variables
+
+
+@pytest.mark.parametrize("isolation", ["strict", None])
+async def test_a_session_reports_what_it_has_loaded(claude: Any, model: ScriptedModel, isolation: Any) -> None:
+    model.default = "done"
+    agents = claude.cwd / ".claude" / "agents"
+    agents.mkdir(parents=True)
+    (agents / "stranger.md").write_text("---\nname: stranger\ndescription: of the project\n---\nHello")
+    env = model.env(max_retries=0)
+    if isolation is not None:
+        env = {name: value for name, value in env.items() if name not in OWN}
+    async with claude.session(env=env, isolation=isolation, tools=["Read"]) as session:
+        assert session.info.isolation_report() is None
+        for prompt in ("go", "again"):
+            await session.query(prompt)
+            report = session.info.isolation_report()
+            assert report is not None
+            assert "Read" in report.tools
+            assert report.unexpected == (() if isolation else ("agent stranger",))
+            await session.clear()

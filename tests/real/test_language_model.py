@@ -14,12 +14,14 @@ from conversations import PNG, both_loops
 from pilothouse.events import TextDelta, ThinkingDelta, ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted
 from pilothouse_models import AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse_testing import (
+    BrokenSse,
     Gate,
     Pause,
     RecordedRequest,
     Reply,
     ScriptedModel,
     Steps,
+    StreamError,
     Text,
     Thinking,
 )
@@ -226,6 +228,27 @@ async def test_an_answer_that_hits_the_limit(make: Make, model: ScriptedModel) -
     assert result.finish_reason == end_of(parts).finish_reason == "length"
     assert result.text == joined(parts, TextDelta) == end_of(parts).text
     assert result.text.startswith("cut ")
+
+
+@pytest.mark.requirement("S33")
+@pytest.mark.parametrize("failure", [BrokenSse("cut", "Hello, wor"), BrokenSse("no_stop", "Hello"), StreamError("Hm.")])
+async def test_a_broken_stream_starts_again(make: Make, model: ScriptedModel, failure: Any) -> None:
+    answer = calls(("weather", {"city": "Oslo"}), before="Hello, world. ")
+    for _ in range(2):
+        model.reply(failure)
+        model.reply(answer)
+    whole = await make().generate("Hi", [WEATHER])
+    listener = ""
+    parts = await received(make().stream("Hi", [WEATHER]))
+    for part in parts:
+        if isinstance(part, TextDelta):
+            listener += part.text
+        elif part.type == "retracted":
+            listener = listener.removesuffix(part.text)  # type: ignore[union-attr]
+    assert listener == end_of(parts).text
+    if whole.finish_reason == "tool-calls":
+        assert listener == whole.text
+        assert [call.input for call in end_of(parts).tool_calls] == [call.input for call in whole.tool_calls]
 
 
 @pytest.mark.requirement("S34", "S36")

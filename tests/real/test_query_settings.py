@@ -138,6 +138,15 @@ async def test_tools_hooks_and_permissions_of_one_query(talk: Talk, model: Scrip
         assert "No such tool available: mcp__tools__depth" in json.dumps(model.requests[-1].messages)
 
 
+async def test_options_that_the_cli_refuses(talk: Talk, model: ScriptedModel) -> None:
+    async with talk() as session:
+        await session.query("one")
+        with pytest.raises(ph.ProcessError, match="does not know the flag --no-such-flag"):
+            await session.query("two", extra_args={"no-such-flag": None})
+        assert (await session.query("three")).text == "re: three"
+        assert printed(model.requests[-1]) == ["one", "re: one", "three"]
+
+
 async def test_turns_and_tools_of_one_query(talk: Talk, model: ScriptedModel) -> None:
     model.on("again", reply=Steps(*[[ToolUse("Bash", {"command": "true"})]] * 5, "done"))
     async with talk(permission_mode="bypassPermissions", tools=["Bash", "Read"]) as session:

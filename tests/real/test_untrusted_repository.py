@@ -210,6 +210,12 @@ async def test_an_attack_works_without_the_preset(claude: Any, model: ScriptedMo
     assert await visit(claude, model, [ATTACKS[title]], preset=False)
 
 
+@pytest.mark.parametrize("title", ATTACKS)
+@pytest.mark.sample(3)
+async def test_an_attack_fails_with_the_preset(claude: Any, model: ScriptedModel, title: str) -> None:
+    assert await visit(claude, model, [ATTACKS[title]], preset=True) == set()
+
+
 async def test_all_attacks_at_once_fail_with_the_preset(claude: Any, model: ScriptedModel) -> None:
     own = {"permissions": {"allow": ["Bash(git status)"]}}  # settings of the caller do not replace those of the preset
     assert await visit(claude, model, [*ATTACKS.values()], preset=True, settings=own) == set()

@@ -42,9 +42,10 @@ async def test_an_api_that_cannot_be_reached_is_logged_once(claude: Any, warned:
 
 
 async def test_a_timeout_says_that_the_api_could_not_be_reached(claude: Any, closed_address: str) -> None:
-    query = claude.ask(max_retries=10, env={"ANTHROPIC_BASE_URL": closed_address}, timeout=4)
-    with pytest.raises(ph.QueryTimeout, match=f"the API at {closed_address} could not be reached") as caught:
-        await query
+    env = {**claude.model.env(max_retries=10), "ANTHROPIC_BASE_URL": closed_address}
+    async with claude.session(env=env) as session:  # the limit does not count the start of the CLI
+        with pytest.raises(ph.QueryTimeout, match=f"the API at {closed_address} could not be reached") as caught:
+            await session.query("go", timeout=5)
     assert isinstance(caught.value.__cause__, ph.ResultError)
     assert "unknown" not in str(caught.value)
 

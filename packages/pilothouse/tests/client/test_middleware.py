@@ -111,6 +111,19 @@ async def test_prompts_of_a_stream_can_be_changed(fake: FakeCLI) -> None:
     assert fake.calls[0].prompts == ["1. first", "2. second"]
 
 
+async def test_the_consumer_gets_what_on_messages_returns(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init(), frames.assistant("secret"), frames.assistant("plain"), frames.result("x"))
+
+    class Hide(Middleware):
+        def on_messages(self, batch: list[Message]) -> list[Message]:
+            return [m for m in batch if getattr(m, "text", "") != "secret"]
+
+    query = ph.query("go", cli=fake.path, middleware=[Hide])
+    texts = [m.text async for m in query if isinstance(m, ph.AssistantMessage)]
+    assert texts == ["plain"]
+    assert (await query.result()).full_text == "plain"
+
+
 async def test_added_messages_pass_the_outer_ones_and_replace_the_result(fake: FakeCLI) -> None:
     fake.text("Hello")
     seen: list[tuple[str, str | None]] = []

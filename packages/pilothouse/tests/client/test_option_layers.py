@@ -440,6 +440,28 @@ def test_a_misspelt_variable_is_reported_once(
     )
 
 
+@pytest.mark.requirement("L22", "L26")
+async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTHOUSE_FALLBACK_MODEL", "haiku")
+    with FakeCLI().text("done") as fake:
+        text = f'cli = "{fake.path}"\nallowed_tools = ["Read"]\n[env]\nFROM_FILE = "1"'
+        ph.configure(file=write(project / "pilothouse.toml", text))
+        agent = ph.Agent(model="opus", api_key="sk-ant-test")
+        await agent.query("go", max_turns=2)
+        async for _ in agent.query("go", max_turns=2):
+            pass
+        await agent.query("go", max_turns=2, on_message=lambda _: None)
+        calls = fake.calls
+    assert len(calls) == 3
+    assert calls[0].argv == calls[1].argv == calls[2].argv
+    for flag in ("--model=opus", "--fallback-model=haiku", "--allowedTools=Read", "--max-turns=2"):
+        assert flag in calls[0].argv
+    for call in calls:
+        assert (call.env["FROM_FILE"], call.env["ANTHROPIC_API_KEY"]) == ("1", "sk-ant-test")
+
+
 # Through to the child.
 
 

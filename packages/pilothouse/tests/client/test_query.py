@@ -116,6 +116,18 @@ async def test_leaving_a_loop_ends_the_child(fake: FakeCLI) -> None:
         await query.result()
 
 
+@pytest.mark.requirement("E52")
+async def test_a_block_allows_leaving_a_loop_and_going_on(fake: FakeCLI) -> None:
+    fake.text("Hello")
+    async with ph.query("go", cli=fake.path) as query:
+        async for _ in query:
+            break
+        result = await query.result()
+        assert result.text == "Hello"
+        assert [m.type for m in result.messages] == ["system", "assistant", "result"]
+    await ended(fake)
+
+
 @pytest.mark.requirement("E52", "G6", "G11")
 async def test_leaving_a_block_ends_the_child(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init()).hang()
@@ -309,6 +321,24 @@ async def test_memory_beside_a_stream_is_bounded(fake: FakeCLI, monkeypatch: pyt
     with pytest.raises(ph.UsageError, match="memory stays bounded"):
         _ = result.messages
     assert len((await ph.query("go", cli=fake.path)).messages) == 502
+
+
+@pytest.mark.requirement("L18", "L21", "L2", "L4")
+async def test_agents_and_the_default_agent(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.text("Hello").forever()
+    monkeypatch.setattr("pilothouse.client.agent._default", ph.Agent())
+    agent = ph.Agent(model="opus", allowed_tools=["Read"], cli=fake.path)
+    changed = agent.with_options(max_turns=3)
+    await changed.query("go", max_turns=9)
+    assert "max_turns" not in agent.options.as_dict()
+    assert {"--model=opus", "--allowedTools=Read", "--max-turns=9"} <= set(fake.calls[0].argv)
+    ph.configure(cli=fake.path, model="haiku")
+    assert (await ph.query("go")).text == "Hello"
+    assert "--model=haiku" in fake.calls[1].argv
+    with pytest.raises(ph.OptionsError, match="did you mean 'model'"):
+        agent.query("go", modle="x")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(ph.OptionsError, match=r"expected pilothouse\.Options"):
+        agent.query("go", "x")  # pyright: ignore[reportArgumentType]
 
 
 async def test_typed_output(fake: FakeCLI) -> None:

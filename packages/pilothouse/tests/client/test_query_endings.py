@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -95,6 +96,20 @@ async def test_idle_timeout_counts_silence_only() -> None:
         await ph.query("go", transport=lambda: MemoryTransport(never_speaks), idle_timeout=0.2)
 
 
+@pytest.mark.virtual_time
+async def test_idle_timeout_waits_for_a_running_tool() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}
+
+    async def slow_tool(peer: MemoryPeer) -> None:
+        await peer.write(frames.assistant([use]))
+        await anyio.sleep(0.6)
+        await peer.write(frames.user_tool_result("done", tool_use_id="t1"))
+        await peer.write(frames.result("done"))
+
+    result = await ph.query("go", transport=lambda: MemoryTransport(slow_tool), idle_timeout=0.2)
+    assert result.text == "done"
+
+
 @pytest.mark.requirement("E68", "G41")
 @pytest.mark.parametrize(
     ("ending", "code", "signal"), [("exit", 3, None), ("zero", 0, None), ("kill", None, "SIGKILL")]
@@ -110,6 +125,26 @@ async def test_a_dead_child_is_reported_with_its_standard_error(
     assert (error.exit_code, error.signal) == (code, signal)
     assert "out of cheese" in str(error)
     assert "out of cheese" in error.stderr
+
+
+async def test_what_came_before_the_death_is_delivered(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init(), frames.assistant("half an answer")).exit(1)
+    seen: list[str] = []
+
+    async def read() -> None:
+        async for message in ph.query("go", cli=fake.path):
+            seen.append(message.type)
+
+    with pytest.raises(ph.CLIExitedError):
+        await read()
+    assert seen == ["system", "assistant"]
+
+
+async def test_a_truncated_last_line_is_no_answer(fake: FakeCLI) -> None:
+    line = json.dumps(frames.result("done"))
+    fake.expect("user").emit(frames.init(), line[:-10]).exit(0)
+    with pytest.raises(ph.CLIExitedError):
+        await ph.query("go", cli=fake.path)
 
 
 @pytest.mark.requirement("L28", "E54", "E71", "E55")

@@ -236,6 +236,16 @@ def test_a_wrong_value_is_not_kept_in_our_frames(call: Any) -> None:
     clean(error_text(caught.value), "the error")
 
 
+@pytest.mark.requirement("E76")
+def test_variables_that_cannot_be_read_show_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, key in (("PILOTHOUSE_ENV", "env"), ("PILOTHOUSE_SETTINGS", "settings")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, '{"TOKEN": "' + KEYS[key] + '"')
+            with pytest.raises(ph.OptionsError) as caught:
+                _ = ph.Agent().options
+        clean(caught.value, variable)
+
+
 async def failing(options: ph.Options, *, session: bool = False) -> BaseException:
     """The error of a run that fails, with all that stands around it."""
     agent = ph.Agent(options)

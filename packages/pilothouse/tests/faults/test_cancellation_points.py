@@ -1,4 +1,4 @@
-"""Cancelled at the n-th wait of the caller, for every n: nothing is left.
+"""Cancelled at the n-th wait of the caller, and at the n-th pass of the event loop, for every n: nothing is left.
 
 `session/test_cancellation.py` proves beside that a session answers its next queries rightly wherever
 the cut was, `engine/test_run_cancellation.py` that descriptors are closed, and
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from counted_waits import Counted
 from fault_matrix import Cell
@@ -29,7 +30,7 @@ import pilothouse as ph
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 Use = Callable[[Memory], Awaitable[object]]
 DEADLINE = 8.0  # seconds for one run
-ENOUGH = 400  # waits; no run has so many
+ENOUGH = 400  # waits or passes; no run has so many
 
 
 # what is cancelled
@@ -172,6 +173,27 @@ async def at_wait(work: Callable[[], Awaitable[object]], at: int, way: Way) -> b
     return counted.waits >= at
 
 
+async def at_pass(work: Callable[[], Awaitable[object]], at: int, way: Way) -> bool:
+    """Run it, and cancel at the passes of the event loop from `at` on; whether it ran for so long."""
+    aim = Aim()
+    done = 0
+
+    async def tick() -> None:
+        nonlocal done
+        for _ in range(at):
+            await anyio.lowlevel.checkpoint()
+        for act in way:
+            act(aim)
+            done += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tick)
+        await aimed(work, aim)
+        group.cancel_scope.cancel()
+    return done > 0
+
+
 async def aimed(work: Callable[[], Awaitable[object]], aim: Aim) -> None:
     """In a task of its own, so that its native cancellation is nobody else's."""
 
@@ -197,7 +219,7 @@ async def silence(backend: str) -> AsyncGenerator[None]:
     assert noise == []
 
 
-async def sweep(backend: str, use: Use, way: Way) -> int:
+async def sweep(backend: str, use: Use, way: Way, cut: Any = at_wait) -> int:
     """Cancel at the first moment, at the second, and so on until it gets through."""
     before = tasks()
     async with silence(backend):
@@ -205,7 +227,7 @@ async def sweep(backend: str, use: Use, way: Way) -> int:
             memory = Memory()
             try:
                 with anyio.fail_after(DEADLINE):
-                    reached = await at_wait(lambda memory=memory: use(memory), at, way)
+                    reached = await cut(lambda memory=memory: use(memory), at, way)
             except BaseException as error:
                 error.add_note(f"cancelled at {at}")
                 raise
@@ -224,6 +246,13 @@ async def test_at_every_wait(use: Use, way: str, anyio_backend: str) -> None:
     assert await sweep(anyio_backend, use, WAYS[way]) > 1
 
 
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+@pytest.mark.requirement("G45", "G47", "E35", "E52")
+async def test_at_every_pass_of_the_loop(use: Use, anyio_backend: str) -> None:
+    assert await sweep(anyio_backend, use, WAYS["scope"], at_pass) > 10
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
@@ -231,6 +260,8 @@ async def test_at_every_wait(use: Use, way: str, anyio_backend: str) -> None:
 @pytest.mark.requirement("G45", "G47", "E35", "E52")
 async def test_as_asyncio_does_it(use: Use, way: str, anyio_backend: str) -> None:
     assert await sweep(anyio_backend, use, NATIVE[way]) > 1
+    if way == "task.cancel twice":
+        assert await sweep(anyio_backend, use, NATIVE[way], at_pass) > 10
 
 
 @pytest.mark.sample(4)

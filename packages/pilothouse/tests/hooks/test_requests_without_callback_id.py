@@ -10,11 +10,18 @@ import pilothouse as ph
 from pilothouse.hooks import Hooks
 from pilothouse_testing import FakeCLI, frames
 
+FORMS: list[dict[str, Any]] = [
+    {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}},
+    {"request": {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}}},
+    {"subtype": "hook", "event": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}},
+    {"subtype": "hook", "event": "PreToolUse", "input": {"tool_name": "Bash", "tool_input": {"command": "ls"}}},
+]
+
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G50")
-async def test_the_hook_that_matches_answers() -> None:
-    form = {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}}
+@pytest.mark.parametrize("form", FORMS, ids=["flat", "nested", "event", "input"])
+async def test_the_hook_that_matches_answers(form: dict[str, Any]) -> None:
     received: list[tuple[str, Any]] = []
 
     def check(event: ph.PreToolUseEvent) -> ph.HookOutput:

@@ -165,6 +165,18 @@ def test_every_subtype_has_its_class(subtype: str) -> None:
     assert type(odd) is type(message)
 
 
+def test_documented_subtypes_are_all_there() -> None:
+    documented = """
+        api_retry background_tasks_changed commands_changed compact_boundary control_request_progress
+        elicitation_complete files_persisted hook_progress hook_response hook_started informational init
+        local_command_output memory_recall mirror_error model_fallback model_refusal_fallback
+        model_refusal_no_fallback notification permission_denied plugin_install session_state_changed
+        session_title_changed session_writes_lost status task_notification task_progress task_started task_updated
+        thinking_tokens ui_invalidate worker_shutting_down
+    """
+    assert set(documented.split()) <= set(messages.SYSTEM_SUBTYPES)
+
+
 def test_subtypes_with_structure() -> None:
     compact = messages.from_dict(
         {"type": "system", "subtype": "compact_boundary", "compact_metadata": {"trigger": "auto", "pre_tokens": 9}}

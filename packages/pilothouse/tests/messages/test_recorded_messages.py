@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,15 @@ def test_the_lenient_path_reads_good_lines_the_same(message_lines: list[bytes]) 
         assert decoder._decode_leniently(line) == decoder.decode(line)
 
 
+def test_recorded_messages_pickle_and_copy(message_lines: list[bytes]) -> None:
+    for line in message_lines:
+        message = messages.decode(line)
+        for counterpart in (pickle.loads(pickle.dumps(message)), copy.copy(message), copy.deepcopy(message)):
+            assert counterpart == message
+            assert counterpart.raw_line == line
+            assert counterpart.raw == message.raw
+
+
 def test_a_batch_gives_what_single_lines_give(lines: list[bytes]) -> None:
     odd = [b"not json", b"[1]", b'{"type":"new_thing","a":1}', b'{"type":"assistant","content":[{"type":"?"}]}', b""]
     mixed = [line for pair in zip(lines[:100], odd * 20, strict=True) for line in pair]
@@ -141,6 +152,22 @@ def test_a_batch_gives_what_single_lines_give(lines: list[bytes]) -> None:
         assert repr(alone) == repr(together)
         assert getattr(alone, "raw_line", None) == getattr(together, "raw_line", None)
     assert decoder.decode_lines([]) == ([], set())
+
+
+@pytest.mark.requirement("L37")
+def test_thinking_deltas_add_up_to_the_thinking_block(transcripts: list[Path]) -> None:
+    path = next(path for path in transcripts if path.stem == "05b_partial_thinking")
+    decoded = [messages.decode(line) for line in lines_out(path)]
+    streamed = "".join(m.thinking_delta or "" for m in decoded if isinstance(m, messages.StreamEvent))
+    blocks = [
+        block
+        for message in decoded
+        if isinstance(message, messages.AssistantMessage)
+        for block in message.content
+        if isinstance(block, messages.ThinkingBlock)
+    ]
+    assert streamed == blocks[0].thinking
+    assert blocks[0].signature
 
 
 def test_what_the_host_sends_is_understood_too(transcripts: list[Path]) -> None:

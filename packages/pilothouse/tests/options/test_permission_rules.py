@@ -73,6 +73,13 @@ def test_a_set_reads_rules_from_text(text: str, tool: str, content: str | None) 
     assert RuleSet.parse(allow=[text]).allow == (PermissionRule(tool, content),)
 
 
+@pytest.mark.parametrize("text", ["", "Bash(", "Bash)", "(x)", "Bash(x) y", "Bash (x)"])
+def test_rule_that_cannot_be_read_forbids_but_never_allows(text: str) -> None:
+    rules = RuleSet.parse(allow=[text], deny=[text])
+    assert rules.find_matching("allow", "Bash") == ()
+    assert bool(rules.find_matching("deny", "Bash")) is ("Bash" in text)
+
+
 @pytest.mark.parametrize(
     ("rule", "tool", "behavior", "names"),
     [

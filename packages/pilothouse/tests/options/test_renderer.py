@@ -114,6 +114,13 @@ def test_the_handshake_carries_what_no_flag_can(name: str, value: Any, key: str,
         render(options, {}, prompt="hi")
 
 
+@pytest.mark.parametrize("value", ["small", BIG])
+def test_managed_settings_are_no_argument(value: str) -> None:
+    found = argv(managed_settings={"env": {"X_TOKEN": value}})
+    assert value not in " ".join(found)
+    assert found[-2:] == ["--managed-settings-in-initialize", "--await-initialize"]
+
+
 def test_no_argument_is_longer_than_one_may_be() -> None:
     tools = [f"Bash(tool-{number}:*)" for number in range(20_000)]
     spread = [arg for arg in argv(allowed_tools=tools) if arg.startswith("--allowedTools=")]

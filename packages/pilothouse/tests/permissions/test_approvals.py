@@ -349,6 +349,13 @@ async def test_wrong_settings(wrong: dict[str, Any]) -> None:
         Asks(**wrong)
 
 
+async def test_without_the_option_a_session_says_what_is_missing() -> None:
+    with pytest.raises(UsageError, match=r"asks=ph\.Asks\(\)"):
+        _ = ph.session().asks
+    with pytest.raises(OptionsError, match="cannot be combined"):
+        ph.session(asks=Asks(), confirm=lambda prompt, request: True)  # pyright: ignore[reportUnknownLambdaType]
+
+
 async def test_rules_of_a_program_go_with_a_yes() -> None:
     rule = AddRules([PermissionRule.parse("Bash(git:*)")])
     answer = await settle(BASH, lambda ask: ask.allow(updated_permissions=[rule, SetMode("plan")]))

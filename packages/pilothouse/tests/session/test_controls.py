@@ -161,6 +161,30 @@ async def test_a_call_that_failed_after_it_was_accepted_is_an_error(cli: Cli) ->
         assert (await session.mcp.call("mcp__x__y", soft_error_result=True)).is_error
 
 
+@pytest.mark.virtual_time
+async def test_a_call_of_a_tool_may_take_longer_than_other_requests(cli: Cli) -> None:
+    cli.silent.add("mcp_call")
+    async with talking(cli, control_timeout=1) as session:
+        begun = anyio.current_time()
+        with pytest.raises(ph.ControlTimeout):
+            await session.mcp.call("mcp__x__y", timeout=50)
+        assert anyio.current_time() - begun >= 50
+
+
+@pytest.mark.requirement("R10", "G30")
+async def test_many_requests_at_once_get_their_own_answers(cli: Cli) -> None:
+    cli.answers["get_task_output"] = lambda body: {"output": body["task_id"]}
+    got: dict[str, str] = {}
+
+    async def ask(task: str) -> None:
+        got[task] = (await session.tasks.output(task)).output
+
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(ask, f"t{number}")
+    assert got == {f"t{n}": f"t{n}" for n in range(50)}
+
+
 async def test_a_request_that_is_cancelled_or_late_leaves_nothing(cli: Cli) -> None:
     cli.silent.add("get_usage")
     async with talking(cli, control_timeout=0.2) as session:
@@ -344,6 +368,33 @@ def test_every_request_says_what_it_does() -> None:
     for group in (McpControls, TaskControls, SettingsControls, InfoControls):
         for name, member in vars(group).items():
             assert name.startswith("_") or member.__doc__, f"{group.__name__}.{name}"
+
+
+async def test_the_asked_function_is_reported_to_the_query_and_to_listeners(cli: Cli) -> None:
+    async def use(cli: Cli, say: Any, text: str) -> str:
+        before = len(asked)
+        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": text}
+        await say({"type": "control_request", "request_id": text, "request": request})
+        while len(asked) == before:
+            await anyio.lowlevel.checkpoint()
+        return text
+
+    asked: list[str] = []
+    cli.acts.update(dict.fromkeys(("one", "two", "three"), use))
+    settings: dict[str, Any] = {"can_use_tool": lambda request: asked.append(request.tool_use_id) or True}
+    async with talking(cli, **settings) as session:
+        plain = [message.raw.get("subtype") async for message in session.query("one")]
+        assert "asked" not in plain
+        listener = session.messages()
+        events = [type(event).__name__ async for event in session.query("two").events()]
+        assert events.index("PermissionAsked") < events.index("PermissionSettled") < events.index("Finished")
+        again = session.query("three")
+        events = [type(event).__name__ async for event in again.events()]
+        assert events.count("PermissionAsked") == 1
+        session_id = session.id
+    reported = [message async for message in listener if message.raw.get("subtype") in ("asked", "settled")]
+    assert [message.raw["subtype"] for message in reported] == ["asked", "settled"] * 2
+    assert {message.session_id for message in reported} == {session_id}
 
 
 # The mode that each source sets, in order, and the answer of `filterEscalatingDefaultMode` of the official SDK 0.3.330.

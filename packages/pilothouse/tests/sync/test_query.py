@@ -137,6 +137,17 @@ def test_break_ends_the_child(hanging: FakeCLI) -> None:
         gc.enable()
 
 
+@pytest.mark.requirement("E52", "G24", "G25")
+def test_an_error_in_the_body_ends_the_child(hanging: FakeCLI) -> None:
+    def read() -> None:
+        for _ in ph.query("go", cli=hanging.path):
+            raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        read()
+    eventually(lambda: hanging.calls and not running(hanging))
+
+
 def test_closing_a_reading_waits_for_the_end(hanging: FakeCLI) -> None:
     reading = iter(ph.query("go", cli=hanging.path))
     assert next(reading).type == "system"

@@ -108,6 +108,24 @@ HOW = {
 
 @pytest.mark.requirement("G45", "G47", "E70")
 @pytest.mark.parametrize("how", HOW)
+def test_ctrl_c_while_a_query_waits_ends_it_and_its_child(refusing: FakeCLI, how: str) -> None:
+    program = Program(
+        f"""{WAITING}
+try:
+    ph.query({HOW[how]}, cli=fake, on_message=waits).result()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+""",
+        refusing,
+    )
+    program.press_ctrl_c()
+    program.end_with_ctrl_c()
+    assert ended(refusing)
+
+
+@pytest.mark.requirement("G45", "G47", "E70")
+@pytest.mark.parametrize("how", HOW)
 def test_ctrl_c_while_one_of_a_session_waits_leaves_the_session(refusing: FakeCLI, how: str) -> None:
     program = Program(
         f"""{WAITING}

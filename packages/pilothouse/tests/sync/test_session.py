@@ -180,6 +180,17 @@ def test_another_thread_closes(talker: FakeCLI) -> None:
         turn.result()
 
 
+@pytest.mark.requirement("E18")
+def test_questions_are_answered_at_once_while_the_caller_sleeps(talker: FakeCLI) -> None:
+    with ph.session(cli=talker.path, can_use_tool=lambda request: True) as session:
+        query = session.query("ask").start()
+        # Nobody reads, and nobody waits in a call: the child has its answer all the same.
+        eventually(lambda: any(frame["type"] == "control_response" for frame in talker.calls[0].frames))
+        words = query.result().text.split()
+        assert words[:2] == ["re:", "allow"]
+        assert float(words[2]) < 2  # a few milliseconds, on a machine with nothing else to do
+
+
 # callbacks
 
 

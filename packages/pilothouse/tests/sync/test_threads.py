@@ -236,6 +236,18 @@ def test_prompts_of_every_form(fake: FakeCLI) -> None:
             ph.query(wrong, cli=fake.path)  # pyright: ignore[reportArgumentType]
 
 
+def test_what_a_prompt_iterable_raises_is_raised(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+
+    def prompts() -> Iterator[str]:
+        yield "one"
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        ph.query(prompts(), cli=fake.path).result()
+    assert not running(fake)
+
+
 def test_no_thread_for_the_loop_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from pilothouse.sync.portal import Portal
 

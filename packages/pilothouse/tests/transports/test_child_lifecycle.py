@@ -251,6 +251,27 @@ async def test_50_mb_of_standard_error_do_not_block() -> None:
 
 
 @linux_only
+async def test_ten_megabytes_to_a_child_that_does_not_read() -> None:
+    transport = CliTransport(close_grace=0.0)
+
+    async def send_until_closed() -> None:
+        with pytest.raises((anyio.ClosedResourceError, anyio.BrokenResourceError)):
+            await transport.send(b"x" * 10_000_000)
+
+    await transport.start(sh("sleep 600"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(transport.serve)
+        group.start_soon(send_until_closed)
+        with anyio.fail_after(DEADLINE):  # the loop goes round
+            for _ in range(10):
+                await anyio.sleep(0.01)
+        assert transport.health().state == "degraded"
+        began = time.monotonic()
+        await transport.close()
+        assert time.monotonic() - began < SOON
+
+
+@linux_only
 @pytest.mark.requirement("E71")
 async def test_output_closed_by_a_living_child() -> None:
     transport = CliTransport(close_grace=0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from pilothouse.transports.marks import _search, end_detached, end_marked, make_
 
 pytestmark = [pytest.mark.anyio, linux_only]
 
+OWN_LIMIT = resource.getrlimit(resource.RLIMIT_RSS)[0]
+
 # The CLI starts each command in a session of its own; this does what a command may do there.
 DETACHED = {
     "setsid": "setsid sleep 600 & echo $! >&3",
@@ -41,11 +44,17 @@ def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         yield
 
 
-def run_command(command: str, then: str = "cat >/dev/null") -> str:
-    """A child that runs a command as the CLI does, writes the pid that the command says, and lives on."""
-    # A real child takes longer until its first command; this one must not be faster than its mark.
+def run_command(command: str, then: str = "cat >/dev/null", *, unmarked: int | None = OWN_LIMIT) -> str:
+    """A child that runs a command as the CLI does, writes the pid that the command says, and lives on.
+
+    Args:
+        unmarked: the limit in bytes that it has before its mark; a real child takes longer until its first command.
+            Default: that of this process. None: it gets no mark.
+    """
+    before = "unlimited" if unmarked == resource.RLIM_INFINITY else str((unmarked or 0) // 1024)
+    wait = "" if unmarked is None else f'until [ "$(ulimit -S -m)" != {before} ]; do sleep 0.01; done'
     return f"""
-        sleep 0.1
+        {wait}
         ( setsid sh -c "$0" ) 3>&1 >/dev/null </dev/null 2>&1
         {then}
     """.replace("$0", command.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$"))
@@ -53,7 +62,8 @@ def run_command(command: str, then: str = "cat >/dev/null") -> str:
 
 async def start_command(transport: CliTransport, how: str, then: str = "cat >/dev/null", **changes: object) -> int:
     """Start a child that detaches a process in this way; returns the pid of that."""
-    await transport.start(sh(run_command(DETACHED[how], then), **changes))
+    unmarked = None if changes.get("keep_detached") else OWN_LIMIT
+    await transport.start(sh(run_command(DETACHED[how], then, unmarked=unmarked), **changes))
     pid = int(await first_line(transport))
     assert not is_dead(pid)
     assert os.getpgid(pid) != transport.pid
@@ -253,7 +263,7 @@ def test_a_program_that_a_marked_child_started_ends_with_its_own_children() -> N
     """Its watchdog lives on for as long as that takes."""
     mark = make_mark()
     marked_start = f"import resource; resource.setrlimit(resource.RLIMIT_RSS, ({mark.limit}, -1))\n"
-    script = run_command(DETACHED["setsid"])
+    script = run_command(DETACHED["setsid"], unmarked=mark.limit)
     code = marked_start + HOST.replace("ENDING", "await anyio.sleep_forever()")
     with subprocess.Popen([sys.executable, "-c", code, script], stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None

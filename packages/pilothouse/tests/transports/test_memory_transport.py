@@ -108,13 +108,19 @@ async def test_back_pressure_both_ways() -> None:
         await conn.write(b"x" * BUFFER_BYTES)
         raise AssertionError("nobody has read")
 
+    async def send(scope: anyio.CancelScope) -> None:
+        with scope:
+            await transport.send(b"x" * BUFFER_BYTES)
+
     for script in (peer, lambda _: anyio.sleep_forever()):
-        transport = MemoryTransport(script)
+        transport, scope = MemoryTransport(script), anyio.CancelScope()
         await transport.start(INVOCATION)
         async with anyio.create_task_group() as group:
             group.start_soon(transport.serve)
-            with anyio.move_on_after(0.05) as scope:
-                await transport.send(b"x" * BUFFER_BYTES)
+            group.start_soon(send, scope)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
             assert scope.cancelled_caught
             assert transport.health().state == "degraded"
             await transport.close()
