@@ -42,11 +42,11 @@ class Page:
         content = {"content": text} if self.path == "/agui" else {"parts": [{"type": "text", "text": text}]}
         return {"id": f"m{next(self._ids)}", "role": role, **content}
 
-    async def send(self, url: str, text: str = "") -> None:
+    async def send(self, url: str, text: str = "", **headers: str) -> None:
         """Send what is shown, and a new message with this text."""
         self.messages += [self.make_message(text)] if text else []
         body = {"id": "t", "threadId": "t", "runId": f"r{next(self._ids)}", "messages": self.messages}
-        self.events = await post(f"{url}{self.path}", body)
+        self.events = await post(f"{url}{self.path}", body, **headers)
         self.messages.append(self.make_message("(the answer)", "assistant"))
 
     async def read(self, url: str, **headers: str) -> Any:
@@ -261,6 +261,8 @@ async def test_only_its_owner_reads_a_thread(path: str, served_cli: ServedCli, s
             for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}, {"x-user": ""}):
                 refused = await client.get(f"{url}{path}/t", headers=headers)
                 assert (refused.status_code, "secret" in refused.text) == (403, False)
+        await page.send(url, "beta", **{"x-user": "eve"})  # the page says "(the answer)" for what the model said
+        assert "secret" not in str(scripted_model.requests[-1].messages)
 
 
 async def test_a_thread_is_read_from_the_store_of_the_agent(
