@@ -330,9 +330,25 @@ def test_what_the_front_end_says_about_itself_is_no_part_of_the_message() -> Non
     assert clean_content([about, asked]) == [asked]
 
 
+@pytest.fixture
+def until_steered(served_cli: ServedCli, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A command that ends once a turn was given words, and the CLI had the time to read them."""
+    steer, ready = ph.Query.steer, served_cli.cwd / "ready"
+
+    async def steer_and_tell(query: ph.Query[Any], *words: Any, **how: Any) -> Any:
+        steering = await steer(query, *words, **how)
+        ready.touch()
+        return steering
+
+    monkeypatch.setattr(ph.Query, "steer", steer_and_tell)
+    return f"until [ -e {ready} ]; do sleep 0.02; done; sleep 0.5"
+
+
 @paths
-async def test_words_for_the_run_that_works(path: str, served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
-    call = ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})
+async def test_words_for_the_run_that_works(
+    path: str, served_cli: ServedCli, scripted_model: ScriptedModel, until_steered: str
+) -> None:
+    call = ToolUse("Bash", {"command": f"{until_steered}; echo slept", "description": "d"})
     scripted_model.on("alpha", reply=Steps([call], "first"))
     scripted_model.on("beta", reply="second")
     page = Page(path)
@@ -372,9 +388,9 @@ async def test_words_do_not_wait_for_a_run_that_has_not_begun() -> None:
 
 @paths
 async def test_words_are_in_the_history_that_another_process_reads(
-    path: str, served_cli: ServedCli, scripted_model: ScriptedModel
+    path: str, served_cli: ServedCli, scripted_model: ScriptedModel, until_steered: str
 ) -> None:
-    call = ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})
+    call = ToolUse("Bash", {"command": f"{until_steered}; echo slept", "description": "d"})
     scripted_model.on("alpha", reply=Steps([call], "first"))
     page = Page(path)
     agent = served_cli.agent(allowed_tools=["Bash"])
