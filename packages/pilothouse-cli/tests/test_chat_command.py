@@ -322,6 +322,17 @@ def test_a_history_is_kept_only_where_it_was_asked_for(pilothouse: Command, tmp_
     assert [path for path in pilothouse.home.rglob("*") if path.is_file()] == []
 
 
+def test_retries_and_thinking_are_printed(pilothouse: Command) -> None:
+    texts = frames.assistant([frames.thinking("Hmm."), frames.text("Paris.")])
+    scenario = FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3), texts, frames.result("Paris."))
+    with scenario.forever() as fake:
+        for args, thinks in (((), False), (("--thinking",), True)):
+            with chat(pilothouse, fake, "hi", *args) as screen:
+                screen.shows("Paris.")
+                assert "(2 of 3)" in screen.text
+                assert ("thinking: Hmm.\nParis." in screen.text) is thinks
+
+
 def test_a_sub_agent_is_named_and_remembering_needs_no_suggestion(pilothouse: Command) -> None:
     with asking(forever=True, agent_id="a1") as fake, chat(pilothouse, fake) as screen:
         answer_all(screen)

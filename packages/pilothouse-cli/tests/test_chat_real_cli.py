@@ -147,6 +147,18 @@ def test_ctrl_c_stops_the_answer_and_a_second_one_leaves(chat: Chat, model: Scri
     assert is_gone(child)
 
 
+def test_ctrl_c_in_a_question_stops_the_answer(chat: Chat, model: ScriptedModel, tmp_path: Path) -> None:
+    model.on("go", reply=bash("touch a", "Here I am."))
+    with chat() as screen:
+        screen.say("go")
+        screen.shows(ASKED)
+        screen.press(CTRL_C)
+        screen.shows("stopped; the conversation continues")
+        screen.say("quick")
+        screen.shows("Here I am.")
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_in_order(chat: Chat, signum: signal.Signals, code: int) -> None:
     with chat() as screen:

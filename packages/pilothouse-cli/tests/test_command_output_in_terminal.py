@@ -66,6 +66,24 @@ def test_a_pipe_gets_plain_lines_whatever_the_environment_says(pilothouse: Comma
     assert "\x1b" not in ran.err
 
 
+def test_what_others_wrote_cannot_steer_the_terminal(pilothouse: Command) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7fevil"
+    scenario = FakeCLI().turn(
+        frames.init(),
+        frames.assistant(evil),
+        frames.assistant([frames.tool_use("Bash", {"command": evil}, id="t1")], message_id="msg_2"),
+        frames.user_tool_result(evil, tool_use_id="t1"),
+        frames.result(evil),
+    )
+    with scenario as fake:
+        _, shown = in_terminal(pilothouse, "ask", "hi", "--cli", fake.path)
+        piped = pilothouse.run("ask", "hi", "--cli", fake.path)
+    assert "evil" in shown
+    for code in ("\x1b]0;", "\x1b[2J", "\x9b", "\x08", "\x7f", "\x07"):
+        assert code not in shown
+    assert piped.out == evil + "\n"  # a program gets it as it is
+
+
 @pytest.mark.parametrize("form", [("--thinking",), ()])
 def test_ctrl_c_in_a_terminal(pilothouse: Command, form: tuple[str, ...]) -> None:
     scenario = FakeCLI().expect("user").emit(frames.init(), *frames.stream_text("So far")[:3]).hang()

@@ -66,11 +66,14 @@ def served(*routes: Route) -> Generator[str]:
         assert not thread.is_alive()
 
 
-async def post(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+async def post(url: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
     """Send a request and return the data of all events."""
     found: list[dict[str, Any]] = []
     with anyio.fail_after(90):
-        async with httpx2.AsyncClient(timeout=90) as client, client.stream("POST", url, json=body) as response:
+        async with (
+            httpx2.AsyncClient(timeout=90) as client,
+            client.stream("POST", url, json=body, headers=headers) as response,
+        ):
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):

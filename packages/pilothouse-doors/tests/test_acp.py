@@ -289,6 +289,28 @@ async def test_cancel_stops_the_words_too(served_cli: ServedCli, scripted_model:
 
 @real
 @pytest.mark.matrix
+async def test_a_new_process_goes_on(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply([Text("ahoy"), bash("echo hi")])
+    scripted_model.reply("done")
+    async with Editor(served_cli) as editor:
+        session = await editor.start()
+        await editor.prompt(session, "hello")
+    scripted_model.reply("again")
+    async with Editor(served_cli) as editor:
+        await editor.request("initialize", protocolVersion=1)
+        cwd = str(served_cli.cwd)
+        [listed] = (await editor.request("session/list", cwd=cwd))["sessions"]
+        assert (listed["sessionId"], listed["title"], listed["cwd"]) == (session, "hello", cwd)
+        await editor.request("session/load", sessionId=session, cwd=cwd, mcpServers=[])
+        assert (editor.text("user_message_chunk"), editor.text()) == ("hello", "ahoydone")
+        assert editor.kinds().count("tool_call") == editor.kinds().count("tool_call_update") == 1
+        assert await editor.prompt(session, "more") == "end_turn"
+        assert editor.text() == "ahoydoneagain"
+    assert "ahoy" in str(scripted_model.requests[-1].messages)
+
+
+@real
+@pytest.mark.matrix
 async def test_idle_children_end_and_start_again(
     served_cli: ServedCli, scripted_model: ScriptedModel, editor: Editor
 ) -> None:

@@ -42,11 +42,11 @@ class Page:
         content = {"content": text} if self.path == "/agui" else {"parts": [{"type": "text", "text": text}]}
         return {"id": f"m{next(self._ids)}", "role": role, **content}
 
-    async def send(self, url: str, text: str = "") -> None:
+    async def send(self, url: str, text: str = "", **headers: str) -> None:
         """Send what is shown, and a new message with this text."""
         self.messages += [self.make_message(text)] if text else []
         body = {"id": "t", "threadId": "t", "runId": f"r{next(self._ids)}", "messages": self.messages}
-        self.events = await post(f"{url}{self.path}", body)
+        self.events = await post(f"{url}{self.path}", body, **headers)
         self.messages.append(self.make_message("(the answer)", "assistant"))
 
     async def read(self, url: str, **headers: str) -> Any:
@@ -261,6 +261,8 @@ async def test_only_its_owner_reads_a_thread(path: str, served_cli: ServedCli, s
             for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}, {"x-user": ""}):
                 refused = await client.get(f"{url}{path}/t", headers=headers)
                 assert (refused.status_code, "secret" in refused.text) == (403, False)
+        await page.send(url, "beta", **{"x-user": "eve"})  # the page says "(the answer)" for what the model said
+        assert "secret" not in str(scripted_model.requests[-1].messages)
 
 
 async def test_a_thread_is_read_from_the_store_of_the_agent(
@@ -328,9 +330,25 @@ def test_what_the_front_end_says_about_itself_is_no_part_of_the_message() -> Non
     assert clean_content([about, asked]) == [asked]
 
 
+@pytest.fixture
+def until_steered(served_cli: ServedCli, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A command that ends once a turn was given words, and the CLI had the time to read them."""
+    steer, ready = ph.Query.steer, served_cli.cwd / "ready"
+
+    async def steer_and_tell(query: ph.Query[Any], *words: Any, **how: Any) -> Any:
+        steering = await steer(query, *words, **how)
+        ready.touch()
+        return steering
+
+    monkeypatch.setattr(ph.Query, "steer", steer_and_tell)
+    return f"until [ -e {ready} ]; do sleep 0.02; done; sleep 0.5"
+
+
 @paths
-async def test_words_for_the_run_that_works(path: str, served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
-    call = ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})
+async def test_words_for_the_run_that_works(
+    path: str, served_cli: ServedCli, scripted_model: ScriptedModel, until_steered: str
+) -> None:
+    call = ToolUse("Bash", {"command": f"{until_steered}; echo slept", "description": "d"})
     scripted_model.on("alpha", reply=Steps([call], "first"))
     scripted_model.on("beta", reply="second")
     page = Page(path)
@@ -370,9 +388,9 @@ async def test_words_do_not_wait_for_a_run_that_has_not_begun() -> None:
 
 @paths
 async def test_words_are_in_the_history_that_another_process_reads(
-    path: str, served_cli: ServedCli, scripted_model: ScriptedModel
+    path: str, served_cli: ServedCli, scripted_model: ScriptedModel, until_steered: str
 ) -> None:
-    call = ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})
+    call = ToolUse("Bash", {"command": f"{until_steered}; echo slept", "description": "d"})
     scripted_model.on("alpha", reply=Steps([call], "first"))
     page = Page(path)
     agent = served_cli.agent(allowed_tools=["Bash"])

@@ -110,6 +110,13 @@ def test_agui(name: str, served_cli: ServedCli, scripted_model: ScriptedModel, v
     if name == "front-end":  # the result that the client has is not sent again
         tools = [message for message in seen["messages"] if message["role"] == "tool"]
         assert [message["content"] for message in tools] == ["picked 2"]
+    if name == "question":
+        assert "Red" in scripted_model.requests[-1].tool_results[-1].text
+    if name == "sub-agent":
+        [started] = [event for event in seen["events"] if event["type"] == "SUBAGENT_STARTED"]
+        calls = [event for event in seen["events"] if event["type"] == "TOOL_CALL_START"]
+        assert started["name"] == "general-purpose"
+        assert started["subagentRunId"] in [call.get("subagentRunId") for call in calls]
     if name == "todos":
         assert seen["state"] == {"todos": [TODO]}
     validate(validator, [seen["events"]], tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_processes import LIMIT_S, asked, is_alive, lasting, started, until
+from command_processes import LIMIT_S, asked, is_alive, lasting, started, stubborn, until
 from rich.console import Console
 
 from pilothouse_cli import main
@@ -184,6 +184,17 @@ def test_ctrl_c_keeps_what_was_begun(run: Any, prompts: Path) -> None:
         until(lambda: not any(is_alive(call.pid) for call in slow.calls))
     status = json.loads(run("status", "--journal", "runs.db", "--json")[1])
     assert (status["interrupted"], status["queued"], status["running"]) == (2, 1, 0)
+
+
+def test_a_second_ctrl_c_ends_it_at_once(prompts: Path) -> None:
+    with stubborn() as fake, started("batch", str(prompts), "--cli", fake.path) as child:
+        until(lambda: asked(fake) == 3)
+        child.send_signal(signal.SIGINT)
+        assert child.stderr is not None
+        assert "press Ctrl-C again" in child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        child.wait(LIMIT_S)
+        assert child.returncode == 130
 
 
 def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:

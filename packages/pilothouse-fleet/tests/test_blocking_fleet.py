@@ -10,6 +10,7 @@ import pytest
 from scripted_runners import Interruptible, PlayedRunner
 
 from pilothouse import sync as ph
+from pilothouse_fleet import FleetJournalError
 from pilothouse_fleet.sync import Fleet
 from pilothouse_testing import FakeCLI
 
@@ -44,6 +45,33 @@ def test_slow_items_do_not_block_other_calls() -> None:
         assert next(runs).text == "a!"
         assert [run.text for run in runs] == ["b!"]
         runs.close()
+
+
+def test_an_error_in_the_block_stops_what_runs(tmp_path: Path) -> None:
+    play = Interruptible()
+    path = tmp_path / "runs.db"
+
+    def fails() -> None:
+        with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
+            fleet.submit("x", key="a")
+            while not fleet.running:
+                time.sleep(0.01)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+        [row] = fleet.rows()
+        assert (row.attempts, row.state) == (1, "queued")
+        assert [run.text for run in fleet.resume()] == ["x!"]
+
+
+def test_an_unusable_journal_is_reported_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("no database at all, " * 100)
+    with pytest.raises(FleetJournalError), Fleet(journal=tmp_path / "notes"):
+        pass
+    with pytest.raises(ph.UsageError):
+        Fleet(budget_usd=0)
 
 
 def test_interrupt_and_cancel() -> None:

@@ -192,6 +192,13 @@ async def test_an_agent_does_the_work_and_types_its_output() -> None:
         _ = run.result.messages
 
 
+async def test_all_messages_can_be_kept() -> None:
+    async with Fleet(Agent(transport=mock_transport("hi")), keep_messages=True) as fleet:
+        [run] = await fleet.gather(["a"])
+    assert run.result is not None
+    assert run.result.full_text == "hi"
+
+
 PASSING: dict[str, PilothouseError] = {
     "overloaded": OverloadedError("busy"),
     "rate limit": RateLimitError("slow down"),

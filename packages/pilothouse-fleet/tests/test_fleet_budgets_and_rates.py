@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ async def test_nothing_is_started_once_the_budget_is_spent() -> None:
             await anext(runs)
         assert (await fleet.status()).cost_usd == 3.0
     assert len(done) == len(runner.attempts) == 3
+
+
+async def test_items_without_end_end_with_the_budget() -> None:
+    runner = costing(1.0)
+    async with Fleet(runner=runner, concurrency=2, budget_usd=5, look_ahead=3) as fleet:
+        with pytest.raises(BudgetError):
+            await all_of(fleet.map(repeat("again")))
+    assert 5 <= len(runner.attempts) <= 6
 
 
 async def test_a_run_may_spend_what_is_left() -> None:

@@ -30,6 +30,7 @@ from pilothouse_models.local import LocalModel
 from pilothouse_native import NativeTransport
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 from pilothouse_testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
+from pilothouse_testing.script import Hang
 from pilothouse_transcripts.stores import MemoryStore
 
 
@@ -143,6 +144,14 @@ async def test_a_client_of_the_caller_is_used_and_left_open(scripted_model: Scri
             mine["transport"] = lambda: NativeTransport(client=client)
             assert (await ph.Agent(**mine).query("Hi")).text == text
         assert not client.is_closed()
+
+
+async def test_closing_in_the_middle_leaves_nothing(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = Hang("So far ")
+    mine = settings(scripted_model)
+    with anyio.fail_after(20):
+        async for _ in ph.Agent(**mine, partial_messages=True).query("Go"):
+            break
 
 
 async def test_closing_stops_the_tools(scripted_model: ScriptedModel) -> None:

@@ -7,13 +7,16 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from pilothouse.errors import UsageError
+from pilothouse.transports import ExitInfo
 from pilothouse_access.owners import OPERATOR, Owner
 from pilothouse_host.journal import (
+    RESTARTED_DETAIL,
     JournaledSession,
     JournalError,
     OutputJournal,
@@ -39,6 +42,42 @@ async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[OutputJour
         yield journal, found
     finally:
         await journal.close()
+
+
+async def test_output_is_read_from_any_position(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j") as (journal, found):
+        assert found == []
+        for name in "ab":
+            await journal.create(record(name))
+        data = bytes(range(256)) * 4
+        for begin, end in pairwise([0, 1, 100, 101, 500, 1024]):
+            await journal.append("a", begin, data[begin:end])
+            await journal.append("b", begin, b"x" * (end - begin))
+        for place in range(0, 1024, 7):
+            for limit in (1, 99, 5000):
+                assert await journal.read("a", place, limit) == data[place : place + limit]
+        assert await journal.read("a", 1024, 10) == b""
+        await journal.append("none", 0, b"of a session that was forgotten")
+        assert await journal.read("none", 0, 10) == b""
+    async with opened(tmp_path / "j") as (journal, found):
+        assert [(r.id, r.state, r.output_end, r.start) for r in found] == [
+            ("a", "ended", 1024, {"cwd": "/x"}), ("b", "ended", 1024, {"cwd": "/x"}),
+        ]  # fmt: skip
+        assert found[0].ending == ExitInfo(detail=RESTARTED_DETAIL)
+        await journal.forget("a")
+        assert await journal.read("a", 0, 10) == b""
+        assert await journal.read("b", 0, 10) == b"x" * 10
+
+
+async def test_changes_are_there_after_the_next_start(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j") as (journal, _):
+        await journal.create(record("a"))
+        ending = ExitInfo(3, "SIGTERM", "stderr", "detail")
+        await journal.update("a", input_end=7, input_ended=True, client="d", conversation="e", acknowledged=2)
+        await journal.update("a", state="ended", ending=ending)
+    async with opened(tmp_path / "j") as (_, [found]):
+        assert (found.input_end, found.input_ended, found.client, found.conversation) == (7, True, "d", "e")
+        assert (found.acknowledged, found.ending) == (2, ending)
 
 
 async def test_old_sessions_go_and_the_oldest_when_there_is_too_much(tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ REFUSED_FLAGS: dict[str, list[str]] = {
     "NUL": ["--model=a\0b"],
     "expected --add-dir=value": ["--add-dir"],
 }  # fmt: skip
+REFUSED_VARIABLES = (
+    "ANTHROPIC_MODEL", "ANTHROPIC_UNIX_SOCKET", "CLAUDE_CODE_DIAGNOSTICS_FILE", "CLAUDE_CODE_PLUGIN_DIRS",
+    "CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_TMPDIR", "CLAUDE_CONFIG_DIR", TOKEN_VARIABLE,
+)  # fmt: skip
 REFUSED_TAILS: list[tuple[str, ...]] = [
     ("--print", "--worktree"), ("mcp", "list"), ("--print", "--settings={}", "--"), ("--settings={}", "--print", "--"),
     ("--print", "--settings={}", "-p"), ("a prompt", "--"),
@@ -147,8 +151,10 @@ REFUSED_TAILS: list[tuple[str, ...]] = [
         ({"argv": ARGV, "env": {"LD_PRELOAD": None}}, "does not take 'LD_PRELOAD'"),
         ({"argv": ARGV, "env": {"ANTHROPIC_A=B": "x"}}, "does not take"),
         ({"argv": ARGV, "env": {"ANTHROPIC_BASE_URL": "x\0"}}, "cannot be set"),
-        ({"argv": ARGV, "env": {"ANTHROPIC_MODEL": "x"}}, "'ANTHROPIC_MODEL'; its operator may: --env NAME"),
-        ({"argv": ARGV, "env": {TOKEN_VARIABLE: "x"}}, f"does not take {TOKEN_VARIABLE!r}; its operator may"),
+        *(
+            ({"argv": ARGV, "env": {name: "x"}}, f"{name!r}; its operator may: --env NAME")
+            for name in REFUSED_VARIABLES
+        ),
     ],
 )
 def test_what_is_refused(policy: HostPolicy, wish: dict[str, Any], words: str) -> None:

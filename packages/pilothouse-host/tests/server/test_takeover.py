@@ -10,6 +10,7 @@ import pytest
 from served_host import TOKEN, MakeHost, Served
 
 import pilothouse as ph
+from pilothouse.errors import RemoteError
 from pilothouse_remote import WebSocketTransport
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
@@ -33,6 +34,50 @@ async def result_of(messages: Any) -> ph.ResultMessage:
         if isinstance(message, ph.ResultMessage):
             return message
     raise AssertionError("the session ended")
+
+
+@pytest.mark.requirement("E86")
+async def test_a_pending_permission_is_answered_by_the_client_that_takes_over(
+    served: Served, scripted_model: ScriptedModel
+) -> None:
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": "touch it", "description": "d"})], "Done."))
+    scripted_model.reply("And on.")
+    asked, failed = anyio.Event(), anyio.Event()
+    allowed: list[str] = []
+
+    async def never(request: ph.PermissionRequest) -> ph.Deny:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def allow(request: ph.PermissionRequest) -> ph.Allow:
+        allowed.append(request.tool_name)
+        return ph.Allow()
+
+    async def ask(session: ph.Session) -> None:
+        with pytest.raises(RemoteError) as caught:
+            await session.query("Touch it.")
+        assert caught.value.code == "replaced"
+        failed.set()
+
+    with anyio.fail_after(LIMIT):
+        async with anyio.create_task_group() as group:
+            first = at(served)
+            before = ph.Agent(can_use_tool=never).session(transport=first)
+            await before.start()
+            group.start_soon(ask, before)
+            await asked.wait()
+            assert first.session is not None
+            after = ph.Agent(can_use_tool=allow).session(transport=at(served, session=first.session, take_over=True))
+            messages = after.messages()
+            await after.start()
+            assert after.id == before.id
+            assert (await result_of(messages)).result == "Done."
+            assert allowed == ["Bash"]
+            await failed.wait()
+            assert (await after.query("Go on.")).text == "And on."
+            await after.close()
+            await before.close()
 
 
 @pytest.mark.requirement("E86")

@@ -169,6 +169,11 @@ async def test_an_uploaded_file_is_refused() -> None:
         await Agent(make()[0]).run([UploadedFile("file_1", provider_name="openai")])
 
 
+async def test_streamed_text() -> None:
+    async with Agent(make("One two three.")[0]).run_stream("?") as stream:
+        assert [text async for text in stream.stream_text(debounce_by=None)][-1] == "One two three."
+
+
 async def test_streamed_output() -> None:
     model, _ = make(call_text("final_result", name="Oslo"))
     async with Agent(model, output_type=City).run_stream("?") as stream:

@@ -140,6 +140,12 @@ async def test_without_tools_the_markup_of_a_call_is_text() -> None:
     assert (result.text, result.warnings) == (BARE, ())
 
 
+async def test_a_call_of_an_unknown_tool_is_answered_with_the_list() -> None:
+    model = model_of(*turns(call_text("nope"), "sorry"))
+    listener = await read_stream(model.stream("go", [weather]))
+    assert listener.results[0].output == "There is no tool 'nope'; the tools are: weather"
+
+
 async def test_some_calls_run_here_and_some_are_handed_back() -> None:
     other = {"name": "other", "input_schema": {"type": "object"}}
     reply = OSLO + call_text("other", a=1) + call_text("nope")

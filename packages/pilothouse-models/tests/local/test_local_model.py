@@ -227,6 +227,15 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(ended) == 1, "the download must have ended too"
 
 
+async def test_errors_are_plain_in_async(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"this is no model")
+    with pytest.raises(ProcessError, match="ended while loading"):
+        async with LocalModel(bad):
+            pytest.fail("it cannot have loaded")
+
+
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     bad = tmp_path / "bad.gguf"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -90,6 +91,19 @@ def test_a_python_function_and_mappings_are_declared_alike() -> None:
 )
 def test_enums_are_named_in_the_description(schema: Any, text: str) -> None:
     assert one(schema).findtext("description") == text
+
+
+class Units(enum.Enum):
+    CELSIUS = "celsius"
+    FAHRENHEIT = "fahrenheit"
+
+
+def test_enums_of_python() -> None:
+    def convert(units: Units) -> None: ...
+
+    (tool,) = ElementTree.fromstring(declare_tools([as_tool(convert)])).iter("parameter")
+    assert tool.get("type") == "string"
+    assert tool.findtext("description") == "(celsius or fahrenheit)"
 
 
 @pytest.mark.requirement("S5")

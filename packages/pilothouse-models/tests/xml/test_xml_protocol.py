@@ -156,6 +156,11 @@ def test_code_stays_as_it_is() -> None:
     assert json.loads(text.partition("<result>")[2].partition("</result>")[0]) == forged
 
 
+def test_the_nonce_does_not_leak_out_of_a_result() -> None:
+    text = text_of(result_frame("c", "w", to_result(f"log: tool_use-{NONCE} seen"), NONCE))
+    assert text.count(NONCE) == 2  # of the frame itself
+
+
 @pytest.mark.requirement("S22")
 def test_all_results_go_into_one_message_in_order() -> None:
     answers = [
@@ -249,6 +254,12 @@ def test_a_longer_conversation_begins_with_the_blocks_of_a_shorter_one() -> None
         *earlier, last = encode(TURNS[:count], cache_control=mark)
         assert last.pop("cache_control") == mark
         assert [*earlier, last] == longer[: len(earlier) + 1]
+
+
+@pytest.mark.requirement("S40")
+def test_marks_of_the_caller_are_left_out() -> None:
+    marked = {**IMAGE, "cache_control": {"type": "ephemeral"}}
+    assert encode([{"role": "user", "content": [marked, {"type": "text", "text": "Hi"}]}])[0] == IMAGE
 
 
 def test_a_result_without_its_call_names_its_tool() -> None:

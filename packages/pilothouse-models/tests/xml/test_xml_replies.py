@@ -94,6 +94,15 @@ def structure(call: ToolCall | ToolCallError) -> tuple[Any, ...]:
     return call.type, call.name, call.raw
 
 
+@pytest.mark.requirement("S29")
+def test_a_call_split_over_text_blocks_comes_out_around_the_thinking() -> None:
+    listener, reply = read_reply(recorded("55_text_thinking_text_blocks"))
+    (call,) = reply.calls
+    assert (call.name, call.raw) == ("x", "<tool_use><tool_name>x</tool_name></tool_use>")
+    assert (reply.text, reply.thinking) == ("", "hmm")
+    assert not listener.retracted
+
+
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("at", range(1, len(OSLO)))
 def test_a_call_split_anywhere_between_two_blocks(at: int) -> None:
@@ -156,6 +165,12 @@ def test_the_same_message_streamed_again_does_not_double() -> None:
     listener, reply = read_reply([*once, *once, result()])
     assert cities(reply) == ["Oslo"]
     assert not listener.retracted
+
+
+def test_a_message_that_comes_twice_counts_once() -> None:
+    message = whole(OSLO)
+    _, reply = read_reply([message, message, result()])
+    assert cities(reply) == ["Oslo"]
 
 
 def test_complete_blocks_of_a_broken_stream_come_again_with_the_rest() -> None:
