@@ -25,8 +25,8 @@ PACKAGES: dict[str, str] = {
         "middleware observation prompt queries result retry session_settings sessions settings_check structured_output"
     ),
     "engine": (
-        "activity buffer channel child diagnostics extensions failures incoming_requests limits pending_work router "
-        "run tasks turn"
+        "activity buffer channel child diagnostics extensions failures incoming_requests interrupt limits pending_work "
+        "router run tasks turn"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",
