@@ -75,6 +75,24 @@ def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -
         HostConversations("http://127.0.0.1:1").list_newest(None, 0, 5)
 
 
+def test_a_conversation_is_missing_only_if_the_host_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", "t")
+    conversations = HostConversations("http://127.0.0.1:1")
+    with pytest.raises(UsageError, match="no host answers"):
+        conversations.find("a")
+    with pytest.raises(UsageError, match="no host answers"):
+        conversations.delete("a")
+    refusal = httpx2.Response(404, json={"error": {"code": "unknown_session", "message": "there is no transcript 'a'"}})
+    conversations._client = httpx2.Client(base_url="http://h", transport=httpx2.MockTransport(lambda _: refusal))
+    assert conversations.find("a") is None
+    refusal = httpx2.Response(401, json={"error": {"code": "unauthorized", "message": "the token is wrong"}})
+    with pytest.raises(UsageError, match="--remote: the token is wrong"):
+        conversations.find("a")
+    refusal = httpx2.Response(404, text="no such page")
+    with pytest.raises(UsageError, match="HTTP 404"):
+        conversations.find("a")
+
+
 @pytest.mark.anyio
 async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
     """The stream begins where the list has ended; without a number it would begin when it is connected."""

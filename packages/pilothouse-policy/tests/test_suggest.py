@@ -324,6 +324,13 @@ def test_a_file_that_nobody_may_read_is_no_file_to_change(path: str) -> None:
     assert [each.outcome for each in suggestion.try_on(calls)] == ["denied"] * 3
 
 
+def test_a_denied_read_narrows_the_folder_of_an_edit() -> None:
+    read = call("Read", file_path="src/key")
+    for denied in (call("Read", "denied", "rule", file_path="src/key"), call("Read", "denied", file_path="src/key")):
+        found = rules(denied, read, edit("src/a"), edit("src/b"), edit("src/key"))
+        assert found == ["Edit(/src/a)", "Edit(/src/b)"]
+
+
 @pytest.mark.parametrize("url", ["https://A.com", "https://%61.com/", "https://\uff41.com/", "https://x@a.com/"])
 def test_a_denied_page_is_found_in_any_spelling(url: str) -> None:
     assert rules(call("WebFetch", url="https://a.com/"), call("WebFetch", "denied", url=url)) == []

@@ -18,7 +18,7 @@ from pilothouse.errors import UsageError
 from pilothouse.messages import Message, from_dict
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import AcpRequest
-from pilothouse_cli.host_client import client_settings, explain_silence, read_body
+from pilothouse_cli.host_client import HostRefusedError, client_settings, explain_silence, read_body
 from pilothouse_cli.screen import Screen
 from pilothouse_remote import on_host
 from pilothouse_remote.messages import DEFAULT_PATH
@@ -71,10 +71,12 @@ class HostConversations:
         return msgspec.convert(found, list[SessionInfo])
 
     def find(self, session_id: str) -> SessionInfo | None:
-        """Return a conversation."""
+        """Return a conversation; None if there is none with this id."""
         try:
             found = self._get(f"/v1/transcripts/{session_id}?limit=1")["transcript"]
-        except UsageError:
+        except HostRefusedError as error:
+            if error.code != "unknown_session":
+                raise
             return None
         return msgspec.convert(found, SessionInfo)
 

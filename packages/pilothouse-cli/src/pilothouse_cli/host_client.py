@@ -21,6 +21,19 @@ class HostError(msgspec.Struct):
     error: dict[str, Any] = {}
 
 
+class HostRefusedError(UsageError):
+    """The host refuses a request.
+
+    Args:
+        message: why.
+        code: the reason, for programs, such as "unknown_session"; None if what answers is no host.
+    """
+
+    def __init__(self, message: str, code: str | None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def client_settings(url: str, token: str) -> dict[str, Any]:
     """Make the arguments of an `httpx2.Client` or `AsyncClient`; the token goes to no proxy."""
     parts = urlsplit(url)
@@ -39,11 +52,11 @@ def explain_silence(url: object, error: httpx2.TransportError) -> str:
 
 
 def read_body(response: httpx2.Response) -> Any:
-    """Return the decoded body of a response; raises UsageError if the host refuses."""
+    """Return the decoded body of a response; raises HostRefusedError if the host refuses."""
     if response.is_success:
         return response.json() if response.content else None
     try:
-        message = msgspec.json.decode(response.content, type=HostError).error.get("message")
+        error = msgspec.json.decode(response.content, type=HostError).error
     except msgspec.DecodeError:
-        message = None
-    raise UsageError(f"--remote: {message or f'HTTP {response.status_code}'}")
+        error = {}
+    raise HostRefusedError(f"--remote: {error.get('message') or f'HTTP {response.status_code}'}", error.get("code"))

@@ -229,7 +229,7 @@ def suggest_policy(calls: Iterable[RecordedCall], *, root: str) -> Suggestion:
     denied = CallIndex((call for call, _ in known if call.outcome == "denied"), root)
     evidence: _Groups = {}
     for call, need in known:
-        if call.outcome == "ran" and need.kind == "rule" and not _was_reading_denied(need, denied):
+        if call.outcome == "ran" and need.kind == "rule":
             evidence.setdefault((need.tool, need.content), []).append(call)
     rules = [_make_rule(*key, found) for key, found in _choose(evidence, denied)]
     ran = [call for call, _ in known if call.outcome == "ran"]
@@ -266,9 +266,13 @@ def _require_calls(name: str, given: object) -> list[RecordedCall]:
 _Groups: TypeAlias = dict[Rule, list[RecordedCall]]
 
 
-def _was_reading_denied(need: Need, denied: CallIndex) -> bool:
-    """Whether reading the file of an edit was denied: a rule that denies reading refuses changes, too."""
-    return need.tool == "Edit" and denied.may_match("Read", need.content)
+def _was_reading_denied(tool: str, content: str, denied: CallIndex) -> bool:
+    """Whether reading a file that a rule for edits matches was denied: who may not read a file may not change it."""
+    return tool == "Edit" and denied.may_match("Read", content)
+
+
+def _is_denied(rule: Rule, denied: CallIndex) -> bool:
+    return denied.may_match(*rule) or _was_reading_denied(*rule, denied)
 
 
 def _choose(evidence: _Groups, denied: CallIndex) -> Iterator[tuple[Rule, list[RecordedCall]]]:
@@ -276,12 +280,12 @@ def _choose(evidence: _Groups, denied: CallIndex) -> Iterator[tuple[Rule, list[R
     left = dict(evidence)
     for wider, members in _propose_wider(evidence):
         found = [call for key in members for call in left.get(key, ())]
-        if found and not denied.may_match(*wider):
+        if found and not _is_denied(wider, denied):
             yield wider, found
             for key in members:
                 left.pop(key, None)
     for key, found in left.items():
-        if not denied.may_match(*key):
+        if not _is_denied(key, denied):
             yield key, found
 
 
@@ -385,7 +389,7 @@ def _explain(call: RecordedCall, need: Need, denied: CallIndex) -> str:
         return "it never ran with success"
     if need.kind == "request":
         return need.reason
-    if _was_reading_denied(need, denied):
+    if _was_reading_denied(need.tool, need.content, denied):
         return "reading the same file was denied"
     is_denied = denied.may_match(need.tool, need.content)
     return "the same, or a command that contains it, was also denied" if is_denied else need.reason

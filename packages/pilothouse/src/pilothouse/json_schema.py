@@ -234,9 +234,10 @@ def _iterate_inner(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the schemas in a schema with their places; None, which is no schema, for a list that is none."""
     for keyword, inner in rules.items():
         if keyword in NAMED_SCHEMAS and isinstance(inner, Mapping):
+            has_names = keyword == "dependencies"  # or schemas
             named = cast("Mapping[str, Any]", inner).items()
-            yield from ((f"{keyword}.{name}", each) for name, each in named if not _is_list(each))
-        elif keyword in INNER_SCHEMAS and isinstance(inner, list):
+            yield from ((f"{keyword}.{name}", each) for name, each in named if not (has_names and _is_list(each)))
+        elif (keyword in SCHEMA_LISTS or keyword == "items") and isinstance(inner, list):
             yield from ((f"{keyword}[{at}]", each) for at, each in enumerate(cast("list[Any]", inner)))
         elif keyword in INNER_SCHEMAS or keyword in NAMED_SCHEMAS:
             yield keyword, None if keyword in SCHEMA_LISTS else inner

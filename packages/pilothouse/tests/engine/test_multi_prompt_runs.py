@@ -9,7 +9,9 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.engine.buffer import MessageBuffer
 from pilothouse.messages import Message, ResultMessage
+from pilothouse.protocol import encode_line
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import frames
 
@@ -194,6 +196,29 @@ async def test_one_result_may_answer_two_prompts() -> None:
     messages = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("one", "two")]
     with anyio.fail_after(4):
         assert (await over(peer, messages)).text == "both"
+
+
+async def test_the_bytes_of_a_chunk_with_two_results_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    written = bytearray()
+    put = MessageBuffer.put
+
+    def record(buffer: MessageBuffer, batch: list[Message], size: int) -> None:
+        sizes.append(size if batch else 0)
+        put(buffer, batch, size)
+
+    async def peer(peer: MemoryPeer) -> None:
+        asked = [await next_of(peer, "user"), await next_of(peer, "user")]
+        for user in asked:
+            written.extend(encode_line(frames.result("answer", user_message_uuid=user["uuid"])))
+        await peer.write(bytes(written))
+        await wait_for_end(peer)
+
+    monkeypatch.setattr(MessageBuffer, "put", record)
+    messages = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("one", "two")]
+    with anyio.fail_after(4):
+        await over(peer, messages)
+    assert len(written) <= sum(sizes) < 1.5 * len(written)  # the response to the initialize request is in it, too
 
 
 @pytest.mark.parametrize("joined", [[1, 1, 1, 1], [1, 3], [2, 2]], ids=str)

@@ -95,6 +95,10 @@ def test_schemas_that_are_none() -> None:
         ({"properties": {"a": {"enum": "x"}}}, "$.properties.a", "'enum' is 'x', expected a list"),
         ({"anyOf": [{}, {"minLength": "1"}]}, "$.anyOf[1]", "'minLength' is '1', expected a number"),
         ({"allOf": 1}, "$.allOf", "expected a schema, got NoneType"),
+        ({"properties": {"a": ["string"]}}, "$.properties.a", "expected a schema, got list"),
+        ({"dependentSchemas": {"a": ["b"]}}, "$.dependentSchemas.a", "expected a schema, got list"),
+        ({"not": [{}]}, "$.not", "expected a schema, got list"),
+        ({"additionalProperties": [{}]}, "$.additionalProperties", "expected a schema, got list"),
     ],
 )
 def test_a_schema_that_is_wrong_is_named_with_its_place(schema: Any, path: str, text: str) -> None:

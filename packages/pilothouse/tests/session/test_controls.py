@@ -304,6 +304,18 @@ async def test_a_new_child_has_the_settings_of_the_session(cli: Cli) -> None:
     assert [body["model"] for body in cli.controls] == ["sonnet", "haiku"]
 
 
+async def test_settings_that_are_set_at_the_same_time_all_stay(cli: Cli) -> None:
+    async with talking(cli) as session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.set_model, "sonnet")
+            tasks.start_soon(session.set_permission_mode, "plan")
+            tasks.start_soon(session.set_max_thinking_tokens, 2000)
+        await session.query("one")
+        options = session.options
+    assert (options.model, options.permission_mode, options.max_thinking_tokens) == ("sonnet", "plan", 2000)
+    assert len(cli.controls) == 3  # nothing was set back
+
+
 @pytest.mark.requirement("E24", "E43")
 async def test_what_cannot_change_is_refused_at_once(cli: Cli) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}

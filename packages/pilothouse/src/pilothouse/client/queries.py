@@ -179,7 +179,7 @@ class Query(Generic[OutputT]):
         self._prompts = self._make_prompts()
         given = self._prompts if isinstance(self._prompts, Sequence) else ()
         self._id = given[0].uuid if given else str(uuid4())
-        self._wants_permission_events = False
+        self._wants_approval_notes = False
         self._loop: object = None
         self._received = ReceivedMessages()
         self._is_managed = False
@@ -295,7 +295,7 @@ class Query(Generic[OutputT]):
         the requests that wait at that moment. In a session, they may have come before the query began.
         """
         self._want_partial_messages()
-        self._wants_permission_events = True
+        self._wants_approval_notes = True
         if self._run is not None:
             self._run.enable_approval_notes()
         read = EventReader(runs_deferred=self._bridge is not None, read_error=self._find_error).read
@@ -361,7 +361,7 @@ class Query(Generic[OutputT]):
             if observation is not None:
                 observation.finish(error)
             raise
-        if self._wants_permission_events:
+        if self._wants_approval_notes:
             run.enable_approval_notes()
         run.get_query = weakref.ref(self)  # weak: a query that is dropped has to end
         for middleware in middlewares:

@@ -11,8 +11,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
 from pilothouse.engine import ChildRun
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError, UsageError
@@ -87,13 +85,17 @@ def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
     return name in SESSION_ONLY_OPTIONS or not isinstance(TABLE[name].target, Internal)
 
 
-def with_thinking_display(options: Options, display: ThinkingDisplay) -> Options:
-    """Return `options` with another display of the thinking, and nothing else changed."""
-    thinking = options.thinking
-    if isinstance(thinking, AdaptiveThinking | EnabledThinking):
-        return options.with_(thinking=replace(thinking, display=display))
-    # A flag, because a value of `thinking` would override `max_thinking_tokens` as well.
-    return options.with_(extra_args={**(options.extra_args or {}), "thinking-display": display})
+def with_thinking_display(options: Options, display: ThinkingDisplay | None) -> Options:
+    """Return `options` with this display of the thinking, if given, and without `thinking`.
+
+    That would override `max_thinking_tokens`, which was set since; its display stays.
+    """
+    flags = dict(options.extra_args or {})
+    if isinstance(options.thinking, AdaptiveThinking | EnabledThinking) and options.thinking.display is not None:
+        flags.setdefault("thinking-display", options.thinking.display)
+    if display is not None:
+        flags["thinking-display"] = display
+    return options.with_(thinking=None, extra_args=flags or None)
 
 
 class RuntimeSettings:

@@ -564,15 +564,17 @@ class Session:
             display: what of the thinking the child shows from now on. Default: as before.
         """
         await self._set("max_thinking_tokens", tokens)
+        self._supervisor.options = with_thinking_display(self.options, None)  # for the next child
         if display is not None:
             await self.control("set_max_thinking_tokens", thinking_display=display)
-            self._supervisor.options = with_thinking_display(self.options, display)  # for the next child
+            self._supervisor.options = with_thinking_display(self.options, display)
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
-        options = self.options.merge(make_layer({name: value}))
+        layer = make_layer({name: value})
+        self.options.merge(layer)  # raises before anything is sent
         await self._provide_child()
         answer = await self._runtime_settings.set(name, value)
-        self._supervisor.options = options
+        self._supervisor.options = self.options.merge(layer)  # others may have changed something in the meantime
         return answer
 
     @hide_arguments

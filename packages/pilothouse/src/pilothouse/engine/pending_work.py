@@ -123,11 +123,11 @@ def _task_ids(message: Message) -> set[Any]:
 class OpenApprovals(Struct, eq=False):
     """The approvals that wait, as the facts of their notes, oldest first."""
 
-    _facts: dict[object, dict[str, Any]] = field(default_factory=dict[object, dict[str, Any]])
+    _facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def make_notes(self, session_id: str | None) -> list[SystemMessage]:
         """Make the notes again."""
-        return [make_approval_note(ASKED, session_id, facts) for facts in self._facts.values()]
+        return [make_note(ASKED, session_id, facts) for facts in self._facts.values()]
 
     def track(self, subtype: str, facts: dict[str, Any]) -> None:
         """Take the next note: its subtype, `ASKED` or `SETTLED`, and its facts."""
@@ -135,11 +135,6 @@ class OpenApprovals(Struct, eq=False):
             self._facts[facts["id"]] = facts
         else:
             self._facts.pop(facts["id"], None)
-
-
-def make_approval_note(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:
-    """Make a note about an approval; the text of its id is made here, as few approvals need it."""
-    return make_note(subtype, session_id, {**facts, "id": str(facts["id"])})
 
 
 _REMEMBERED_TOOLS: Final = 10_000

@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pilothouse.engine.buffer import MEMORY_BYTES, MessageBuffer
-from pilothouse.engine.pending_work import BackgroundAttribution, OpenApprovals, find_named_prompts, make_approval_note
+from pilothouse.engine.failures import make_note
+from pilothouse.engine.pending_work import BackgroundAttribution, OpenApprovals, find_named_prompts
 from pilothouse.errors import UsageError
 from pilothouse.messages import (
     CommandLifecycleMessage,
@@ -111,7 +112,7 @@ class MessageRouter:
                 if isinstance(message, ResultMessage) and self._counts(query, message):
                     query.put(own, size)
                     query.add_result(message)
-                    own = []
+                    own, size = [], 0  # which is counted once
             else:
                 if isinstance(message, InitMessage):  # the CLI begins a turn on its own
                     self._attribution.start_query()
@@ -177,7 +178,7 @@ class MessageRouter:
         self._open_approvals.track(subtype, facts)
         query = self.query if self.query is not None and self.query.wants_approval_notes else None
         if query is not None or self._subscriptions:
-            self.put_note(make_approval_note(subtype, session_id, facts), query)
+            self.put_note(make_note(subtype, session_id, facts), query)
 
     def show_open_approvals(self, query: QueryRun, session_id: str | None) -> None:
         """Give the active query the notes about the approvals that wait."""
