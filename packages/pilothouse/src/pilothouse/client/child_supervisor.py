@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -352,19 +352,22 @@ class ChildSupervisor:
         return child
 
     async def _launch_with_fallback(self, previous: ChildRun | None) -> ChildRun:
-        """Start a child, without resuming if the previous one died before it saved anything."""
-        fallbacks = (
-            (SessionNotFoundError, self.resume_state.discard_resume),
-            (SessionExistsError, self.resume_state.choose_new_id),
-        )
-        for error_type, recover in fallbacks:
+        """Start a child, without resuming if the previous one died before it saved anything.
+
+        A start that failed for another reason may have left any of these steps to this one. Each is taken once.
+        """
+        recoveries: dict[type[Exception], Callable[[], bool]] = {
+            SessionNotFoundError: self.resume_state.discard_resume,
+            SessionExistsError: self.resume_state.choose_new_id,
+        }
+        while True:
             try:
                 return await self._launch(previous)
-            except error_type:
-                if not recover():
+            except (SessionNotFoundError, SessionExistsError) as error:
+                recover = recoveries.pop(type(error), None)
+                if recover is None or not recover():
                     raise
                 self.check_open()  # `close` has ended the child before, and would not know of this one
-        return await self._launch(previous)
 
     async def _launch(self, previous: ChildRun | None) -> ChildRun:
         self._started_with = wanted = self.required
