@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
@@ -216,6 +216,23 @@ async def test_one_that_was_looked_at_does_not(fake: FakeCLI, caplog: pytest.Log
         with pytest.raises(ph.AuthenticationError):
             seen()
     del result, seen
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("show", [repr, str])
+async def test_a_repr_does_not_count_as_a_look(
+    fake: FakeCLI, caplog: pytest.LogCaptureFixture, show: Callable[[object], str]
+) -> None:
+    result = await ask(fake)
+    assert show(result).startswith("QueryResult(error, ")
+    del result
+    assert len(warnings_of(caplog)) == 1
+
+
+async def test_what_a_notebook_shows_counts_as_a_look(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+    result = await ask(fake)
+    result._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    del result
     assert warnings_of(caplog) == []
 
 

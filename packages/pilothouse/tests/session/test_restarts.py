@@ -15,7 +15,7 @@ import pilothouse as ph
 from pilothouse.client.sessions import Session
 from pilothouse.errors import SessionExistsError
 from pilothouse.options import AdaptiveThinking, DisabledThinking, EnabledThinking
-from pilothouse.transports import MemoryTransport
+from pilothouse.transports import MemoryPeer, MemoryTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -249,6 +249,45 @@ async def test_a_first_query_that_left_its_id_behind_is_begun_again_under_anothe
         assert (await session.query("after")).session_id == answer.session_id
     own, resume, other = f"--session-id={first}", f"--resume={first}", session.id
     assert cli.sessions == [(own,), (resume,), (own,), (f"--session-id={other}",), (f"--resume={other}",)]
+
+
+async def test_a_start_that_failed_on_the_way_is_gone_on_with(cli: Cli) -> None:
+    """The conversation cannot be resumed, the next start fails, and then the id is taken."""
+    cli.acts["crash"] = die_on_the_way
+    failing_start = 3
+
+    def make() -> MemoryTransport:
+        nonlocal failing_start
+        failing_start -= 1
+        return cli.transport() if failing_start else MemoryTransport(start_error=ph.CLIStartError("not now"))
+
+    async with ph.Agent(transport=make).session() as session:
+        first = session.id
+        with pytest.raises(ph.CLIExitedError):
+            await session.query("crash")
+        with pytest.raises(ph.CLIStartError):
+            await session.query("one")
+        answer = await session.query("two")
+        assert (answer.text, answer.session_id, session.restarts) == ("re: two", session.id, 1)
+        assert session.id != first
+    own, resume, other = f"--session-id={first}", f"--resume={first}", f"--session-id={session.id}"
+    assert cli.sessions == [(own,), (resume,), (own,), (other,)]
+
+
+async def test_an_id_is_exchanged_once_for_each_start() -> None:
+    ids: list[str] = []
+
+    async def refuse(peer: MemoryPeer) -> None:
+        ids.extend(argument for argument in peer.invocation.argv if argument.startswith("--session-id="))
+        peer.end(exit_code=1, stderr=f"Error: Session ID {ids[-1].partition('=')[2]} is already in use.")
+
+    def make() -> MemoryTransport:
+        return MemoryTransport(refuse) if len(ids) < 5 else MemoryTransport(start_error=ph.CLIStartError("enough"))
+
+    session = ph.Agent(transport=make).session()
+    with pytest.raises(SessionExistsError):
+        await session.query("one")
+    assert len(set(ids)) == len(ids) == 2
 
 
 async def test_an_id_that_was_asked_for_is_never_exchanged(cli: Cli) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -177,7 +177,8 @@ class ChildOptions(Struct, frozen=True):
         return self.options == required.options and not is_for_one and required.bridge is None
 
 
-_SESSION_OPTIONS = ChildOptions()
+SESSION_CHILD = ChildOptions()
+"""Those of a child of the session."""
 
 
 class ChildSupervisor:
@@ -197,7 +198,6 @@ class ChildSupervisor:
         handlers: handle the requests of the child.
         home: the HOME that the children share, if the session is isolated.
         is_closed: whether `begin_close` was called; then no further child is started.
-        required: the child options that the current query needs.
 
     Raises:
         OptionsError: settings that cannot work in a session.
@@ -218,8 +218,7 @@ class ChildSupervisor:
         self._crashed: ChildRun | None = None
         self.runtime_settings: RuntimeSettings | None = None
         self.handlers: RequestHandlers | None = None
-        self.required = _SESSION_OPTIONS
-        self._started_with = _SESSION_OPTIONS
+        self._started_with = SESSION_CHILD
         self._session = weakref.proxy(session)
         self._starting = anyio.Lock(fast_acquire=True)
         self._loop: object = None
@@ -237,7 +236,7 @@ class ChildSupervisor:
             UsageError: a hook, callback or tool that cannot work.
         """
         if not tuple(options):
-            return _SESSION_OPTIONS
+            return SESSION_CHILD
         name = next(iter(options))
         if isinstance(self.options.transport, Transport):
             raise OptionsError(
@@ -249,15 +248,6 @@ class ChildSupervisor:
         new_handlers = make_handlers(settings)
         render(settings, {})
         return ChildOptions(options, None if new_handlers is None else new_handlers.bridge)
-
-    @contextmanager
-    def require(self, child_options: ChildOptions) -> Generator[None]:
-        """The block in which a query runs that needs a child with these options."""
-        self.required = child_options
-        try:
-            yield
-        finally:
-            self.required = _SESSION_OPTIONS
 
     @property
     def is_starting(self) -> bool:
@@ -283,18 +273,19 @@ class ChildSupervisor:
         if self._loop is not None and self._loop != running_loop():
             raise UsageError("a session belongs to the event loop that started it; make another with resume=")
 
-    def ready_child(self) -> ChildRun | None:
-        """Return the child, if it can be used without any waiting."""
+    def ready_child(self, child_options: ChildOptions) -> ChildRun | None:
+        """Return the child, if it serves these options and can be used without any waiting."""
         self.check_loop()
         child = self.child
         if child is None or self.is_closed or self._starting.locked() or not child.is_ready:
             return None
-        return child if self._started_with.serves(self.required) else None
+        return child if self._started_with.serves(child_options) else None
 
-    async def provide_child(self, *, in_turn: bool) -> ChildRun:
-        """Return a running child with the required options; start or replace it if need be.
+    async def provide_child(self, child_options: ChildOptions, *, in_turn: bool) -> ChildRun:
+        """Return a running child with these options; start or replace it if need be.
 
         Args:
+            child_options: what the query needs that uses the child now, or is about to; without one, `SESSION_CHILD`.
             in_turn: whether a query uses the child now; then that query notices itself when the child exits.
 
         Raises:
@@ -302,7 +293,7 @@ class ChildSupervisor:
             OptionsError: the child cannot be replaced by one that the query needs.
             SessionClosedError: `close` was called.
         """
-        if (child := self.ready_child()) is not None:
+        if (child := self.ready_child(child_options)) is not None:
             return child
         async with self._starting:
             before = self.child
@@ -312,15 +303,15 @@ class ChildSupervisor:
                 await before.wait_finished()
             self.check_open()
             if before is None or before.is_closing_or_closed:
-                return await self._start_child(before)
-            if self._started_with.serves(self.required):
+                return await self._start_child(before, child_options)
+            if self._started_with.serves(child_options):
                 return before
-            return await self._replace(before)
+            return await self._replace(before, child_options)
 
-    async def _replace(self, previous: ChildRun) -> ChildRun:
-        """End a healthy child, and start one with the required options."""
+    async def _replace(self, previous: ChildRun, child_options: ChildOptions) -> ChildRun:
+        """End a healthy child, and start one with these options."""
         if previous.transport.facts.is_attached:
-            name = next(iter(self.required.options))
+            name = next(iter(child_options.options))
             raise OptionsError(
                 f"option {name!r} needs another child, and this session uses one that another client has "
                 "started; use a session of your own, with resume= or fork",
@@ -332,44 +323,47 @@ class ChildSupervisor:
         await previous.close()
         self.check_open()
         self.monitor.costs.child_ended()
-        child = await self._launch_with_fallback(previous)
-        if mode is not None and mode != child.permission_mode and "permission_mode" not in self.required.options:
+        child = await self._launch_with_fallback(previous, child_options)
+        if mode is not None and mode != child.permission_mode and "permission_mode" not in child_options.options:
             # The CLI had changed it by itself, as after an approved plan.
             await child.request("set_permission_mode", {"mode": mode})
             child.permission_mode = mode
         return child
 
-    async def _start_child(self, previous: ChildRun | None) -> ChildRun:
+    async def _start_child(self, previous: ChildRun | None, child_options: ChildOptions) -> ChildRun:
         """Start a child where none runs: the first one, or, after a crash, one that takes over."""
         if previous is not None and previous.has_started:
             self._crashed = previous  # until a child takes over: several starts may fail before
         if self._crashed is not None and self.options.restart == "never":
             raise self._crashed.failure or SessionClosedError("the child has ended, and restart='never'")
-        child = await self._launch_with_fallback(previous)
+        child = await self._launch_with_fallback(previous, child_options)
         crashed, self._crashed = self._crashed, None
         if crashed is not None:
             self.monitor.on_child_restarted(child.session_id, crashed.failure)
         return child
 
-    async def _launch_with_fallback(self, previous: ChildRun | None) -> ChildRun:
-        """Start a child, without resuming if the previous one died before it saved anything."""
-        fallbacks = (
-            (SessionNotFoundError, self.resume_state.discard_resume),
-            (SessionExistsError, self.resume_state.choose_new_id),
-        )
-        for error_type, recover in fallbacks:
+    async def _launch_with_fallback(self, previous: ChildRun | None, child_options: ChildOptions) -> ChildRun:
+        """Start a child, without resuming if the previous one died before it saved anything.
+
+        A start that failed for another reason may have left any of these steps to this one. Each is taken once.
+        """
+        recoveries: dict[type[Exception], Callable[[], bool]] = {
+            SessionNotFoundError: self.resume_state.discard_resume,
+            SessionExistsError: self.resume_state.choose_new_id,
+        }
+        while True:
             try:
-                return await self._launch(previous)
-            except error_type:
-                if not recover():
+                return await self._launch(previous, child_options)
+            except (SessionNotFoundError, SessionExistsError) as error:
+                recover = recoveries.pop(type(error), None)
+                if recover is None or not recover():
                     raise
                 self.check_open()  # `close` has ended the child before, and would not know of this one
-        return await self._launch(previous)
 
-    async def _launch(self, previous: ChildRun | None) -> ChildRun:
-        self._started_with = wanted = self.required
-        options = self._next_options(wanted)
-        invocation, handler_set = self._make_launch(options, wanted)
+    async def _launch(self, previous: ChildRun | None, child_options: ChildOptions) -> ChildRun:
+        self._started_with = child_options
+        options = self._next_options(child_options)
+        invocation, handler_set = self._make_launch(options, child_options)
         if previous is not None:
             invocation = replace(invocation, has_generated_session_id=False)
         transport, limits = make_transport(options), make_limits(options)
@@ -410,10 +404,10 @@ class ChildSupervisor:
 
     def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
         """Return the invocation of the next child, and its handlers."""
-        return self._make_launch(self._next_options(), _SESSION_OPTIONS)
+        return self._make_launch(self._next_options(), SESSION_CHILD)
 
-    def _make_launch(self, options: Options, required: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
-        self.handlers = make_handlers(options, self._session, self.get_bridge(required))
+    def _make_launch(self, options: Options, child_options: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
+        self.handlers = make_handlers(options, self._session, self.get_bridge(child_options))
         invocation, handler_set = self.monitor.instrument_launch(*make_launch(options, self.handlers))
         is_generated = self.resume_state.is_id_replaceable
         # The next child finds in the home what this one has saved.
@@ -423,21 +417,24 @@ class ChildSupervisor:
         """Return what runs the `custom_tools` of a query with these child options."""
         return child_options.bridge if tuple(child_options.options) else self.bridge
 
-    def _next_options(self, required: ChildOptions = _SESSION_OPTIONS) -> Options:
+    def _next_options(self, child_options: ChildOptions = SESSION_CHILD) -> Options:
         options = self.monitor.limit_to_budget(self.resume_state.make_resume_options(self.options))
-        if tuple(required.options):
-            options = _merge_query_options(options, required.options)
+        if tuple(child_options.options):
+            options = _merge_query_options(options, child_options.options)
         if options.isolation is not None and options.as_dict().get("persist_session") is None:
             options = options.with_(persist_session=True)  # in the home of the session, which is removed with it
         if options.as_dict().get("partial_messages") is None:
             options = options.with_(partial_messages=True)  # for `text_stream`; queries filter them out unless wanted
         return options
 
-    async def update(self, changes: Options, between_queries: AbstractAsyncContextManager[Any]) -> None:
+    async def update(
+        self, changes: Options, child_options: ChildOptions, between_queries: AbstractAsyncContextManager[Any]
+    ) -> None:
         """Replace handlers, also in the running child.
 
         Args:
             changes: the handlers, and nothing else.
+            child_options: as for `provide_child`.
             between_queries: entered if the CLI must be notified, which happens between two queries.
 
         Raises:
@@ -449,8 +446,8 @@ class ChildSupervisor:
                 "option 'custom_tools' cannot change in a session, except with tool_bridge='mcp'", option="custom_tools"
             )
         is_running = self.child is not None and not self.child.is_closing_or_closed
-        if is_running and not self._started_with.serves(self.required):
-            await self.provide_child(in_turn=False)  # otherwise it is the child of an earlier query
+        if is_running and not self._started_with.serves(child_options):
+            await self.provide_child(child_options, in_turn=False)  # otherwise it is the child of an earlier query
         async with self._starting:
             child, options = self.child, self.options.merge(changes)
             if child is None or child.is_closing_or_closed:

@@ -257,7 +257,7 @@ class QueryResult(Generic[OutputT]):
         callback_errors: what `on_message` raised.
 
     Dropping the result of a failed query without a look at how it ended (`error`, `is_success`, `outcome`,
-    `raise_for_error()`) logs a warning.
+    `raise_for_error()`) logs a warning. Its `repr` is no such look; what a notebook shows of it is one.
     """
 
     _is_unchecked = False
@@ -316,7 +316,7 @@ class QueryResult(Generic[OutputT]):
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= 60 else self.text[:59] + "…"
         return (
-            f"QueryResult({self.outcome}, text={text!r}, turns={self.turns}, "
+            f"QueryResult({self._find_outcome()}, text={text!r}, turns={self.turns}, "
             f"cost_usd={self.cost_usd}, session_id={self.session_id!r})"
         )
 
@@ -348,10 +348,13 @@ class QueryResult(Generic[OutputT]):
     @property
     def outcome(self) -> Outcome:
         """How the run ended. An interrupt is an outcome of its own, not a failure."""
-        error = self.error
-        if error is None:
+        self._is_unchecked = False
+        return self._find_outcome()
+
+    def _find_outcome(self) -> Outcome:
+        if self._failure is None:
             return "success"
-        return "interrupted" if isinstance(error, Interrupted) else "error"
+        return "interrupted" if isinstance(self._failure, Interrupted) else "error"
 
     @property
     def is_success(self) -> bool:

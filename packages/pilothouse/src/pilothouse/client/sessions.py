@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 import anyio
 import anyio.lowlevel
 
-from pilothouse.client.child_supervisor import ChildOptions, ChildSupervisor
+from pilothouse.client.child_supervisor import SESSION_CHILD, ChildOptions, ChildSupervisor
 from pilothouse.client.controls import (
     MCP_CALL,
     AccountInfo,
@@ -86,6 +86,7 @@ class Session:
         self._rate_limits = rate_limits
         self._child_lock = anyio.Lock()
         self._active: QueryRun | None = None
+        self._child_options = SESSION_CHILD  # of the query that holds the child
         self._queue: list[QueryRun] = []
 
     def __repr__(self) -> str:
@@ -303,7 +304,8 @@ class Session:
     ) -> Query[Any]:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
             hold_child = partial(self._hold_child, changes, middlewares, child_options)
-            place = QueryPlace(hold_child, partial(self._get_next_child, changes), self._check_caller)
+            get_next_child = partial(self._get_next_child, changes, child_options)
+            place = QueryPlace(hold_child, get_next_child, self._check_caller)
             return QueryRun(place, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
 
         return Query(
@@ -356,24 +358,31 @@ class Session:
         self._queue.append(run)
         try:
             async with self._child_lock:  # in order of arrival
-                with self._monitor.current_query(middlewares), self._supervisor.require(child_options):
-                    async with self._prepare_child(run, changes) as child:
-                        yield child
+                self._child_options = child_options
+                try:
+                    with self._monitor.current_query(middlewares):
+                        async with self._prepare_child(run, changes, child_options) as child:
+                            yield child
+                finally:
+                    self._child_options = SESSION_CHILD
         finally:
             self._queue.remove(run)
 
     @asynccontextmanager
-    async def _prepare_child(self, run: QueryRun, changes: Mapping[str, Any]) -> AsyncGenerator[ChildRun]:
+    async def _prepare_child(
+        self, run: QueryRun, changes: Mapping[str, Any], child_options: ChildOptions
+    ) -> AsyncGenerator[ChildRun]:
         self._active = run  # it may wait for long, and can be stopped meanwhile
         try:
             await run.wait_admitted()
         finally:
             self._active = None
-        child = await self._provide_child()
+        # Not active while it waits for its child: `close` ends that child, and an interrupt is for what that one does.
+        child = await self._supervisor.provide_child(child_options, in_turn=False)
         await child.wait_for_turn_of_previous_client()
         self._active = run
         try:
-            child = await self._apply_settings(child, changes)
+            child = await self._apply_settings(child, changes, child_options)
             self._supervisor.resume_state.mark_prompt_sent()
             yield child
         finally:
@@ -386,16 +395,20 @@ class Session:
                 with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
                     await self._runtime_settings.apply(self.options, {})
 
-    async def _get_next_child(self, changes: Mapping[str, Any]) -> ChildRun:
-        return await self._apply_settings(await self._provide_child(), changes)
+    async def _get_next_child(self, changes: Mapping[str, Any], child_options: ChildOptions) -> ChildRun:
+        child = await self._supervisor.provide_child(child_options, in_turn=True)
+        return await self._apply_settings(child, changes, child_options)
 
-    async def _apply_settings(self, child: ChildRun, changes: Mapping[str, Any]) -> ChildRun:
+    async def _apply_settings(
+        self, child: ChildRun, changes: Mapping[str, Any], child_options: ChildOptions
+    ) -> ChildRun:
         try:
             await self._runtime_settings.apply(self.options, changes)
         except PilothouseError:
             if not child.is_closing_or_closed or self._supervisor.is_closed:
                 raise
-            child = await self._provide_child()  # it exited before the prompt was sent
+            # It exited before the prompt was sent.
+            child = await self._supervisor.provide_child(child_options, in_turn=True)
             await self._runtime_settings.apply(self.options, changes)
         return child
 
@@ -405,7 +418,8 @@ class Session:
         return self._supervisor.runtime_settings
 
     async def _provide_child(self) -> ChildRun:
-        return await self._supervisor.provide_child(in_turn=self._active is not None)
+        """Return the child for a call beside the queries: that of the current one, if any."""
+        return await self._supervisor.provide_child(self._child_options, in_turn=self._active is not None)
 
     def _check_caller(self) -> None:
         """Raise if the active query waits for the callback that calls this."""
@@ -600,7 +614,10 @@ class Session:
                 f"option {wrong[0]!r} is not a handler; change other settings with a query, or make a new session"
             )
         # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
-        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._between_queries())
+        return self._update(make_custom_tools(Options.layer(**handlers)))
+
+    async def _update(self, changes: Options) -> None:
+        await self._supervisor.update(changes, self._child_options, self._between_queries())
 
     async def detach(self) -> str:
         """Leave the session, which goes on at its host; this object is closed.
