@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -201,3 +203,27 @@ def test_spoiled_recordings_give_answers_or_typed_errors(anyio_backend: str) -> 
         anyio.run(play, seed, backend=anyio_backend)
 
     check()
+
+
+@pytest.mark.slow
+def test_spoiled_recordings_for_long() -> None:
+    """The environment says for how long and where to begin: FUZZ_SECONDS, FUZZ_SEED."""
+    seconds = float(os.environ.get("FUZZ_SECONDS", "300"))
+    seed = int(os.environ.get("FUZZ_SEED", str(time.time_ns() % 2**40)))
+    began, runs, ends = time.monotonic(), 0, dict[str, int]()
+
+    async def main() -> None:
+        nonlocal runs
+        while time.monotonic() - began < seconds:
+            async with anyio.create_task_group() as group:
+
+                async def one(number: int) -> None:
+                    ended = await play(number)
+                    ends[ended] = ends.get(ended, 0) + 1
+
+                for _ in range(8):
+                    group.start_soon(one, seed + runs)
+                    runs += 1
+
+    anyio.run(main)
+    print(f"{runs} runs from seed {seed}: {ends}")
