@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from process_checks import is_dead, until
 
 import pilothouse as ph
+from pilothouse.engine import child
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -121,3 +124,26 @@ async def test_a_pool_may_be_closed_on_another_loop() -> None:
         assert await run_on_another_loop(pool.aclose) is None
         await until(lambda: all(is_dead(call.pid) for call in fake.calls))
         await until(lambda: pool.idle == 0)
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_loop_may_end_before_a_task_has_begun(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` cancels a task that was started in its last round before the first step."""
+    start_task, started = child.ChildRun.start_task, list[Any]()
+
+    def start_and_stop(run: child.ChildRun, work: child.Work) -> None:
+        started.append(work)
+        if len(started) == number:
+            asyncio.get_running_loop().stop()
+        start_task(run, work)
+
+    async def main(cli: str) -> None:
+        async with ph.session(cli=cli, can_use_tool=lambda request: True) as session:
+            await session.query("one")
+
+    monkeypatch.setattr(child.ChildRun, "start_task", start_and_stop)
+    begun = time.monotonic()
+    with FakeCLI().text("Hello") as fake, pytest.raises(RuntimeError, match="stopped before"):
+        asyncio.run(main(fake.path))
+    assert time.monotonic() - begun < child.SEND_SECONDS / 2, "a prompt waited for a task that sends it"
+    gc.collect()  # a coroutine that was never awaited fails the test

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
+from inspect import CORO_CREATED, getcoroutinestate
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -104,6 +105,8 @@ class ChildRun(OwnedTask):
         self._output_ended = anyio.Event()
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._unstarted: list[Coroutine[Any, Any, None]] = []  # and at times others, which have ended
+        self._unsent: set[anyio.Event] = set()
         self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
 
     @cached_property
@@ -190,6 +193,8 @@ class ChildRun(OwnedTask):
                 self._tasks.cancel_scope.cancel("the child has ended")
         finally:
             self._tasks = None
+            for work in self._unstarted:  # `asyncio.run` has ended first, and cancelled what had not begun
+                work.close()
             with anyio.CancelScope(shield=True):
                 try:
                     await self.transport.close()
@@ -206,7 +211,9 @@ class ChildRun(OwnedTask):
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
         if self._tasks is not None and not self._output_ended.is_set():
-            self._tasks.start_soon(self._run_recording_failure, work)
+            self._unstarted = [each for each in self._unstarted if getcoroutinestate(each) == CORO_CREATED]
+            self._unstarted.append(begun := self._run_recording_failure(work))
+            self._tasks.start_soon(lambda: begun, name="pilothouse task of a child")
 
     async def _run_recording_failure(self, work: Work) -> None:
         """Run `work`; an error in it ends the whole connection."""
@@ -297,6 +304,8 @@ class ChildRun(OwnedTask):
             self.failure = self.failure or SessionClosedError("the session is closed")
         self._fail_waiters()
         self._transport_runs.set()
+        for sent in self._unsent:
+            sent.set()
         super()._on_end()
 
     def stop(self, error: Exception | None = None) -> None:
@@ -401,12 +410,14 @@ class ChildRun(OwnedTask):
         if self._own_query is not None:  # no other query needs the child after a cancelled one
             await self._deliver(data, sent)
             return
+        self._unsent.add(sent)
         self.start_task(partial(self._deliver, data, sent))
         try:
             await sent.wait()
         finally:
             with anyio.move_on_after(SEND_SECONDS, shield=True):
                 await sent.wait()
+            self._unsent.discard(sent)
             if not sent.is_set():  # half a line would garble the next one
                 self.stop(CLIExitedError(f"the CLI read no input for {SEND_SECONDS:g} s, so it was ended"))
 
