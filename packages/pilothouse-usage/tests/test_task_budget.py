@@ -110,7 +110,7 @@ class FakeRun:
             raise answer
         return answer
 
-    async def steer(self, prompt: Any, *, returns_late: bool) -> None:
+    async def steer(self, prompt: Any, *, is_returnable: bool) -> None:
         self.asked.append(prompt.data.decode())
 
 

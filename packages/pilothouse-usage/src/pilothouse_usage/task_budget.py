@@ -181,7 +181,7 @@ class _TaskWatch(Middleware):
             "Go on without it, with what you know."
         )
         for act in (
-            lambda: self._run.steer(self.make_next_prompt(words).prompt, returns_late=True),
+            lambda: self._run.steer(self.make_next_prompt(words).prompt, is_returnable=True),
             lambda: self._run.request("stop_task", {"task_id": task_id}),
         ):
             try:

@@ -74,13 +74,13 @@ async def test_they_are_answered_as_they_are_ready_not_as_they_came() -> None:
         harness.request("can_use_tool", "1", input="slow")
         harness.request("can_use_tool", "2", input="fast")
         await anyio.wait_all_tasks_blocked()
-        assert len(harness.requests) == 2
+        assert harness.requests.has_open
         for name in ("fast", "slow"):
             gates[name].set()
             await anyio.wait_all_tasks_blocked()
         assert [r["request_id"] for r in harness.sent] == ["2", "1"]
         assert harness.answers == {"1": {"got": "slow"}, "2": {"got": "fast"}}
-        assert len(harness.requests) == 0
+        assert not harness.requests.has_open
 
 
 async def test_an_unknown_request_is_refused_at_once() -> None:
@@ -150,7 +150,7 @@ async def test_a_question_that_is_withdrawn_is_cancelled_and_not_answered() -> N
         assert len(seen) == 1
         assert "Cancel" in seen[0]
         assert harness.sent == []
-        assert len(harness.requests) == 0
+        assert not harness.requests.has_open
 
 
 async def test_withdrawn_before_its_handler_started() -> None:

@@ -56,7 +56,7 @@ class Step:
 
     def take(self, turn: QueryTurn) -> None:
         getattr(turn, self.name)(*self.args, **self.options)
-        if self.name == "end_output" and not turn.has_outcome:
+        if self.name == "end_output" and not turn.may_end_here:
             turn.fail()  # the engine reports the end of the child as an error
 
 
@@ -73,7 +73,11 @@ def is_only_query(turn: QueryTurn) -> bool:
 
 
 def is_undelivered(turn: QueryTurn) -> bool:
-    return turn.ended_in is not None and turn.stop is StopReason.FAILED and not (turn.has_output or turn.is_abandoned)
+    return (
+        turn.ended_in is not None
+        and turn.stop_reason is StopReason.FAILED
+        and not (turn.has_output or turn.is_abandoned)
+    )
 
 
 def is_unfinished(turn: QueryTurn) -> bool:
@@ -89,11 +93,11 @@ def may_send(uuid: str) -> Callable[[QueryTurn], bool]:
 
 
 def counts(names: tuple[str, ...], *, is_woken: bool) -> Callable[[QueryTurn], bool]:
-    return lambda turn: has_child(turn) and turn.counts_result(names, is_woken=is_woken, names_prompts=True)
+    return lambda turn: has_child(turn) and turn.counts_result(names, is_woken=is_woken, reports_starts=True)
 
 
 STEPS = [
-    *[Step("note_message", names_prompts=names, when=has_child) for names in (True, False)],
+    *[Step("note_message", reports_starts=names, when=has_child) for names in (True, False)],
     *[Step(name, uuid, when=has_child) for name in ("begin", "mark_cancelled") for uuid in "ab"],
     Step("take_back_begin", when=has_child),
     *[
@@ -108,8 +112,8 @@ STEPS = [
     Step("enter", when=lambda turn: turn.phase is Phase.QUEUED),
     Step("give", "b", when=lambda turn: is_streaming(turn) and "b" not in turn.prompts),
     *[
-        Step("give", "b", is_optional=is_optional, when=lambda turn: turn.can_steer and "b" not in turn.prompts)
-        for is_optional in (False, True)
+        Step("give", "b", is_returnable=is_returnable, when=lambda turn: turn.can_steer and "b" not in turn.prompts)
+        for is_returnable in (False, True)
     ],
     Step("give_no_more", when=lambda turn: is_streaming(turn) and bool(turn.prompts)),
     *[Step("send", uuid, when=may_send(uuid)) for uuid in "ab"],
@@ -142,8 +146,12 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
     if step.name != "change_child":
         if before.phase is Phase.ENDED:
             assert (after.phase, after.ended_in) == (Phase.ENDED, before.ended_in)
-            assert after.stop is before.stop or step.name == "refuse_interrupt"
-        assert before.stop is StopReason.NONE or after.stop in (before.stop, StopReason.NONE, StopReason.FAILED)
+            assert after.stop_reason is before.stop_reason or step.name == "refuse_interrupt"
+        assert before.stop_reason is StopReason.NONE or after.stop_reason in (
+            before.stop_reason,
+            StopReason.NONE,
+            StopReason.FAILED,
+        )
     if step.name not in ("change_child", "decide"):
         for uuid, state in before.prompts.items():
             assert state not in CLOSED or after.prompts[uuid] is state
@@ -164,7 +172,7 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
     if not (after._has_middleware and after._last_result is not LastResult.NONE):
         assert after.phase is not Phase.DECIDING
     if not (after.has_own_child or after.at_cli):
-        assert after.owns_message(names_prompts=True) == after.owns_background
+        assert after.owns_message(reports_starts=True) == after.owns_background
 
 
 def ask_everything(turn: QueryTurn) -> None:
@@ -172,11 +180,11 @@ def ask_everything(turn: QueryTurn) -> None:
         if isinstance(asked, property):
             getattr(turn, name)
     for yes in (True, False):
-        turn.owns_message(names_prompts=yes)
-        turn.is_running(child_in_turn=yes)
+        turn.owns_message(reports_starts=yes)
+        turn.is_interruptible(child_in_turn=yes)
         for names, woken in product([(), ("a",), ("x",)], [True, False]):
-            turn.owns_result(names, is_woken=woken, names_prompts=yes)
-            turn.counts_result(names, is_woken=woken, names_prompts=yes)
+            turn.owns_result(names, is_woken=woken, reports_starts=yes)
+            turn.counts_result(names, is_woken=woken, reports_starts=yes)
             turn.keeps_result(names, is_woken=woken)
 
 
@@ -294,14 +302,14 @@ def test_each_result_answers_its_own_prompt(order: list[str], is_named: list[boo
     turn = make_turn(order)
     for uuid, named, interleaved in zip(order, is_named, is_interleaved, strict=True):
         if interleaved:  # the CLI works on a turn of its own first
-            turn.note_message(names_prompts=True)
-            assert not turn.owns_message(names_prompts=True)
-            assert not turn.owns_result((), is_woken=True, names_prompts=True)
-            assert not turn.owns_result((), is_woken=False, names_prompts=True)
+            turn.note_message(reports_starts=True)
+            assert not turn.owns_message(reports_starts=True)
+            assert not turn.owns_result((), is_woken=True, reports_starts=True)
+            assert not turn.owns_result((), is_woken=False, reports_starts=True)
         turn.begin(uuid)
-        assert turn.owns_message(names_prompts=True)
+        assert turn.owns_message(reports_starts=True)
         names = (uuid,) if named else ()
-        assert turn.owns_result(names, is_woken=False, names_prompts=True)
+        assert turn.owns_result(names, is_woken=False, reports_starts=True)
         assert turn.keeps_result(names, is_woken=False)
         turn.add_result(names, is_woken=False)
         assert turn.prompts[uuid] is PromptState.ANSWERED
@@ -351,7 +359,7 @@ def test_an_interrupt_between_the_prompts_of_a_stream_has_nothing_to_stop() -> N
     turn.send("a")
     turn.add_result((), is_woken=False)
     assert turn.interrupt(child_in_turn=True) is InterruptStep.NOTHING
-    assert turn.stop is StopReason.NONE
+    assert turn.stop_reason is StopReason.NONE
 
 
 @pytest.mark.parametrize("child_in_turn", [True, False])
@@ -381,17 +389,17 @@ def test_a_refused_interrupt_is_forgotten_unless_the_query_has_ended() -> None:
     withdrawn.mark_cancelled("a")
     for turn in (running, failed, withdrawn, decided):
         turn.refuse_interrupt()
-    assert running.stop is StopReason.NONE
-    assert failed.stop is StopReason.FAILED
-    assert (withdrawn.stop, withdrawn.phase) == (StopReason.INTERRUPTED, Phase.ENDED)
-    assert decided.stop is StopReason.INTERRUPTED
+    assert running.stop_reason is StopReason.NONE
+    assert failed.stop_reason is StopReason.FAILED
+    assert (withdrawn.stop_reason, withdrawn.phase) == (StopReason.INTERRUPTED, Phase.ENDED)
+    assert decided.stop_reason is StopReason.INTERRUPTED
 
 
 def test_a_limit_stays_the_reason_when_the_prompt_is_withdrawn() -> None:
     turn = make_turn()
     turn.abandon()
     turn.mark_cancelled("a")
-    assert turn.stop is StopReason.FAILED
+    assert turn.stop_reason is StopReason.FAILED
     assert not turn.is_complete
 
 
@@ -406,7 +414,7 @@ def test_a_turn_of_the_clis_own_answers_no_prompt() -> None:
     assert turn.open_prompts == ["b"]
     assert not turn.is_complete
     turn.end_output(0)
-    assert not turn.has_outcome
+    assert not turn.may_end_here
 
 
 def test_only_the_last_result_can_be_a_refusal() -> None:
@@ -441,7 +449,7 @@ def test_the_end_of_a_woken_turn_ends_what_is_interrupted() -> None:
 
 def test_the_first_named_prompt_takes_back_what_seemed_to_be_the_answer() -> None:
     turn = make_turn()
-    turn.note_message(names_prompts=False)
+    turn.note_message(reports_starts=False)
     assert turn.is_answering
     turn.take_back_begin()
     assert turn.phase is Phase.SENT
@@ -454,5 +462,5 @@ def test_another_child_gets_the_prompts_from_the_beginning() -> None:
     turn = make_turn()
     turn.fail()
     turn.change_child()
-    assert (turn.phase, turn.open_prompts, turn.at_cli, turn.stop) == (Phase.READY, ["a"], [], StopReason.NONE)
+    assert (turn.phase, turn.open_prompts, turn.at_cli, turn.stop_reason) == (Phase.READY, ["a"], [], StopReason.NONE)
     assert turn.is_sending

@@ -113,12 +113,12 @@ class SessionMonitor(Subscriptions):
     def on_prompt_accepted(self) -> None:
         """End such a turn: it has become a turn of a query."""
         if self._observation is not None:
-            self._observation.end_own_turn()
+            self._observation.end_cli_turn()
 
     def on_child_ended(self, error: BaseException) -> None:
         """End such a turn: the child has ended."""
         if self._observation is not None:
-            self._observation.end_own_turn(error)
+            self._observation.end_cli_turn(error)
 
     def limit_to_budget(self, options: Options) -> Options:
         """Return the settings of the next child, limited to the remaining budget.
@@ -379,7 +379,7 @@ class ChildSupervisor:
         if self.handlers is not None:
             self.handlers.child = child
         child.session_id = self.resume_state.id
-        child.router.names_prompts = previous is not None and previous.router.names_prompts  # of the same CLI
+        child.router.reports_starts = previous is not None and previous.router.reports_starts  # of the same CLI
         self._loop = self.monitor.loop = running_loop()
         spawn(child.run, "pilothouse session")
         try:
@@ -495,16 +495,16 @@ class ChildSupervisor:
             call_in_loop(self._loop, partial(_end_child, child, self.monitor))
 
 
-def _merge_query_options(options: Options, own: Options) -> Options:
+def _merge_query_options(options: Options, query_options: Options) -> Options:
     """Return the options of a query with a child of its own in the session, within the remaining budget.
 
     The child resumes the session, but not the system prompt that was saved with it.
     """
-    merged = options.merge(own)
-    if own.max_budget_usd is not None and options.max_budget_usd is not None:
-        merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))
+    merged = options.merge(query_options)
+    if query_options.max_budget_usd is not None and options.max_budget_usd is not None:
+        merged = merged.with_(max_budget_usd=min(query_options.max_budget_usd, options.max_budget_usd))
     flags = {**NO_SNAPSHOT, **(merged.extra_args or {})}
-    if own.thinking is not None and own.extra_args is None:
+    if query_options.thinking is not None and query_options.extra_args is None:
         flags.pop("thinking-display", None)  # of `set_max_thinking_tokens`, which the last flag would enforce
     return merged.with_(extra_args=flags)
 

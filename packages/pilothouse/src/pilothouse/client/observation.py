@@ -222,14 +222,14 @@ class SessionObservation(CallObservation):
         super().__init__()
         self._options = options
         self._context: Context = copy_context()
-        self._own_turn: QueryObservation | None = None
-        self._is_own_turn = False  # such a turn runs, observed or not
+        self._cli_turn: QueryObservation | None = None
+        self._is_cli_turn = False  # such a turn runs, observed or not
 
     @property
     def active(self) -> Observers | None:
         """The observers of what runs now."""
-        if self._is_own_turn:
-            return None if self._own_turn is None else self._own_turn.observers
+        if self._is_cli_turn:
+            return None if self._cli_turn is None else self._cli_turn.observers
         return self.observers
 
     @contextmanager
@@ -243,18 +243,18 @@ class SessionObservation(CallObservation):
 
     def on_unattributed(self, message: Message) -> None:
         """Observe a message that belongs to no query."""
-        if not self._is_own_turn and isinstance(message, InitMessage):
-            self._is_own_turn = True
+        if not self._is_cli_turn and isinstance(message, InitMessage):
+            self._is_cli_turn = True
             start = partial(make_observation, in_session=True, one_of_many=True, self_started=True)
-            self._own_turn = call_safely(self, lambda: self._context.run(start, self._options, None))
-        if self._own_turn is not None:
-            self._own_turn.on_messages([message])
+            self._cli_turn = call_safely(self, lambda: self._context.run(start, self._options, None))
+        if self._cli_turn is not None:
+            self._cli_turn.on_messages([message])
         if isinstance(message, ResultMessage):
-            self.end_own_turn()
+            self.end_cli_turn()
 
-    def end_own_turn(self, error: BaseException | None = None) -> None:
+    def end_cli_turn(self, error: BaseException | None = None) -> None:
         """End a turn that the CLI started by itself; `error` says why, if it had no result."""
-        own, self._own_turn, self._is_own_turn = self._own_turn, None, False
+        own, self._cli_turn, self._is_cli_turn = self._cli_turn, None, False
         if own is not None:
             own.finish(error)
 

@@ -417,7 +417,7 @@ class Query(Generic[OutputT]):
         if self._run is None:
             raise UsageError("the query has not started: read it, or `await query.start()`, before you steer it")
         self._check_loop(self._run)
-        before = await self._run.steer(prompt, returns_late=if_late == "return")
+        before = await self._run.steer(prompt, is_returnable=if_late == "return")
         return Steering(self, self._run, prompt.uuid, before)
 
     async def __aenter__(self) -> Self:

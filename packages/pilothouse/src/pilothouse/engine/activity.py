@@ -29,7 +29,8 @@ class ChildActivity:
         last_activity: when the CLI last sent something or was busy; in the future while it waits for a known time.
         is_in_turn: whether it works on a turn, for a prompt or on its own.
         is_in_turn_of_previous_client: whether that turn was under way when this process attached.
-        may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
+        has_seen_tasks: whether a background task was seen since the CLI last had nothing to do; one that ends
+            starts a turn once the CLI is idle.
         changes: notified when a turn or a background task has ended.
     """
 
@@ -39,16 +40,16 @@ class ChildActivity:
         self.last_activity = 0.0
         self.is_in_turn = self.is_in_turn_of_previous_client = self._has_seen_turns = False
         self.changes = LoopCondition()
-        self.may_be_woken = False
-        self._woken_until = self._uncertain_until = 0.0
+        self.has_seen_tasks = False
+        self._wake_deadline = self._uncertain_until = 0.0
 
     def touch(self, seconds: float = 0.0) -> None:
         """Take note that the CLI is active now, and for some seconds."""
         self.last_activity = max(self.last_activity, anyio.current_time() + seconds)
 
-    def notify_changed(self) -> None:
-        """Wake those who wait for the end of a turn, or of a background task."""
-        self._woken_until = anyio.current_time() + WAKE_SECONDS
+    def note_work_ended(self) -> None:
+        """Wake those who wait for the end of a turn, or of a background task; soon another turn may start by itself."""
+        self._wake_deadline = anyio.current_time() + WAKE_SECONDS
         self.changes.notify_all()
 
     @property
@@ -63,10 +64,10 @@ class ChildActivity:
         return self.is_in_turn or bool(self.background)
 
     @property
-    def may_be_woken_until(self) -> float | None:
-        """Until when a background task that has ended may start a turn; None: it will not."""
-        is_soon = self.may_be_woken and self._woken_until > anyio.current_time()
-        return self._woken_until if is_soon else None
+    def wake_deadline(self) -> float | None:
+        """When a background task that has ended will no longer start a turn; None: none will, as it is."""
+        is_soon = self.has_seen_tasks and self._wake_deadline > anyio.current_time()
+        return self._wake_deadline if is_soon else None
 
     # What messages say.
 
@@ -96,13 +97,13 @@ class ChildActivity:
                 self.is_in_turn |= message.state == "started"
             case ResultMessage():
                 self.is_in_turn, self._has_seen_turns = False, True
-                self.notify_changed()
+                self.note_work_ended()
             case ApiRetryMessage():  # the CLI waits for the API, which counts as activity
                 self.touch(max(0.0, message.retry_delay_ms / 1000))
             case _ if message.__class__ in RunningTasks.TRACKED:
                 self.background.track(message)
-                self.may_be_woken = True
-                self.notify_changed()
+                self.has_seen_tasks = True
+                self.note_work_ended()
             case _:
                 pass
 

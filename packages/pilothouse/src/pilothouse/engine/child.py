@@ -97,10 +97,10 @@ class ChildRun(OwnedTask):
         self.has_started = False
         self._handlers = handlers
         self._limits = limits
-        self._own_query: QueryRun | None = None  # the only one that it runs for, if there is such a one
+        self._sole_query: QueryRun | None = None  # the only one that it runs for, if there is such a one
         self._make_refusal_error = make_refusal_error
         self.router = MessageRouter(Subscriptions() if subscriptions is None else subscriptions, self._note)
-        self._transport_runs = anyio.Event()  # or failed to start
+        self._transport_start_settled = anyio.Event()  # it runs, or failed to start
         self._output_ended = anyio.Event()
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -131,14 +131,14 @@ class ChildRun(OwnedTask):
         Raises:
             PilothouseError: the child could not be started, or refused.
         """
-        await self._started.wait()
+        await self._start_settled.wait()
         if self.failure is not None:
             raise self.failure
 
     @property
     def is_closing_or_closed(self) -> bool:
         """Whether the child has ended, or is being ended."""
-        return self._output_ended.is_set() or self._finished.is_set() or self._stopped
+        return self._output_ended.is_set() or self._finished.is_set() or self._stop_requested
 
     def health(self) -> Health:
         """The health of the transport, or the failure."""
@@ -159,7 +159,7 @@ class ChildRun(OwnedTask):
             BaseException: the failure of the child.
         """
         await query.wait_admitted()
-        self._own_query = self.router.query = query  # before the first message
+        self._sole_query = self.router.query = query  # before the first message
         spawn(self.run, "pilothouse child")
         try:
             yield self
@@ -167,7 +167,7 @@ class ChildRun(OwnedTask):
             self.stop()
             with anyio.CancelScope(shield=True):
                 await self.wait_finished()
-            self._own_query = None  # neither keeps the other
+            self._sole_query = None  # neither keeps the other
         if self.failure is not None:
             raise self.failure
 
@@ -182,11 +182,11 @@ class ChildRun(OwnedTask):
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
                 if self.invocation.initialize is not None:
                     self._opening = self._make_opening(self.invocation.initialize)
-                if self._own_query is None or self._handlers is not None:
+                if self._sole_query is None or self._handlers is not None:
                     self._start_initialize()
-                if self._own_query is None and self._limits.startup_timeout is not None:
+                if self._sole_query is None and self._limits.startup_timeout is not None:
                     self.start_task(self._watch_start)
-                self._transport_runs.set()
+                self._transport_start_settled.set()
                 await self._read()
                 self._tasks.cancel_scope.cancel("the child has ended")
         finally:
@@ -207,9 +207,9 @@ class ChildRun(OwnedTask):
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
         if self._tasks is not None and not self._output_ended.is_set():
-            self._tasks.start_soon(self._run_recording_failure, work)
+            self._tasks.start_soon(self._run_or_end_child, work)
 
-    async def _run_recording_failure(self, work: Work) -> None:
+    async def _run_or_end_child(self, work: Work) -> None:
         """Run `work`; an error in it ends the whole connection."""
         try:
             await work()
@@ -218,34 +218,34 @@ class ChildRun(OwnedTask):
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel()
 
-    def _start_initialize(self, *, is_sent: bool = False) -> bytes:
-        """Send the initialize request, unless it is sent elsewhere, and wait for its response in a task."""
+    def _start_initialize(self, *, sent_by_caller: bool = False) -> bytes:
+        """Send the initialize request, unless the caller sends what this returns, and await its response in a task."""
         if self._opening is None:
             return b""
         (pending, line), self._opening = self._opening, None
-        self.start_task(partial(self._initialize, pending, b"" if is_sent else line))
+        self.start_task(partial(self._initialize, pending, b"" if sent_by_caller else line))
         return line
 
     async def _initialize(self, pending: PendingRequest, unsent: bytes) -> None:
         try:
             self.server_info = info = await self.channel.initialize(pending, unsent)
         except PilothouseError:
-            has_answer = self._own_query is not None and self._own_query.turn.has_answer
-            if has_answer or self.is_closing_or_closed:  # `--resume` of an unknown id leads to a result instead
+            has_closed_prompt = self._sole_query is not None and self._sole_query.turn.has_closed_prompt
+            if has_closed_prompt or self.is_closing_or_closed:  # `--resume` of an unknown id leads to a result instead
                 return
             raise
         mode = info.get("current_permission_mode")
         self.permission_mode = mode if isinstance(mode, str) else None
         self.activity.start_connection(info)
         self.has_started = True
-        self._started.set()
+        self._start_settled.set()
 
     async def take_opening(self) -> bytes:
         """Wait until a prompt may be sent. Returns what to send with it, once: the initialize request, or nothing."""
         if self._opening is not None:
-            return self._start_initialize(is_sent=True)
+            return self._start_initialize(sent_by_caller=True)
         if self.invocation.initialize is not None and not self.has_started and self._handlers is not None:
-            await self._started.wait()
+            await self._start_settled.wait()
         return b""
 
     async def _watch_start(self) -> None:
@@ -256,27 +256,27 @@ class ChildRun(OwnedTask):
 
     async def _read(self) -> None:
         try:
-            await self._run_recording_failure(self._read_until_end)
+            await self._run_or_end_child(self._read_until_end)
         finally:
-            self._fail_waiters()  # now: what runs beside may itself wait for the end
+            self._end_connection()  # now: what runs beside may itself wait for the end
 
     async def _read_until_end(self) -> None:
         while (received := await self.channel.receive()) is not None:
             self._take(received)
             await self.router.store_excess()
-        query, own = self.router.query, self._own_query
-        if self._stopped or self.failure is not None:
+        query, sole = self.router.query, self._sole_query
+        if self._stop_requested or self.failure is not None:
             return
-        if own is not None:
-            own.end_with_child()
-            if own.turn.has_outcome:
+        if sole is not None:
+            sole.end_with_child()
+            if sole.turn.may_end_here:
                 return
         ending = await self.transport.exit_info()
         if query is not None:
             await query.wait_decided()
-        if own is not None:
-            own.end_with_child(ending.exit_code)
-            if own.turn.has_outcome:
+        if sole is not None:
+            sole.end_with_child(ending.exit_code)
+            if sole.turn.may_end_here:
                 return
         is_busy = query is not None and query.turn.phase is not Phase.ENDED
         noise, problem = self.channel.last_non_json_line, self.channel.last_problem
@@ -285,26 +285,26 @@ class ChildRun(OwnedTask):
         is_mute = is_local and not (stats.messages or stats.control_frames)
         raise missing_result_error(ending, noise, problem, is_busy=is_busy, is_mute=is_mute)
 
-    def _fail_waiters(self) -> None:
-        """Fail everything that waits for the child, before it is closed."""
+    def _end_connection(self) -> None:
+        """Fail everything that waits for the child; from now on its output counts as ended. May be called twice."""
         error = self.failure or SessionClosedError("the session is closed")
         self._output_ended.set()
         self.channel.close(error)
         self.router.fail(error, is_failure=self.failure is not None)
-        self.activity.notify_changed()
+        self.activity.changes.notify_all()
 
     def _on_end(self) -> None:
-        if self._own_query is None and not self.has_started:
+        if self._sole_query is None and not self.has_started:
             self.failure = self.failure or SessionClosedError("the session is closed")
-        self._fail_waiters()
-        self._transport_runs.set()
+        self._end_connection()
+        self._transport_start_settled.set()
         for sent in self._unsent:
             sent.set()
         super()._on_end()
 
     def stop(self, error: Exception | None = None) -> None:
         """End the child now, from any task of the loop; `error` says why, if not on request."""
-        if not self._stopped:
+        if not self._stop_requested:
             self.failure = self.failure or error
         super().stop()
 
@@ -314,7 +314,7 @@ class ChildRun(OwnedTask):
         Raises:
             PilothouseError: the transport reports that what it stores is incomplete. Raised once.
         """
-        self._stopped = True
+        self._stop_requested = True
         with anyio.CancelScope(shield=True):
             try:
                 if self.has_started and not self._output_ended.is_set():
@@ -335,12 +335,12 @@ class ChildRun(OwnedTask):
 
     async def detach(self) -> str:
         """Leave the CLI running; returns the id to find it again. See `Transport.detach`."""
-        before, self._stopped = self._stopped, True  # nothing is interrupted, and nothing is sent any more
+        before, self._stop_requested = self._stop_requested, True  # nothing is interrupted or sent any more
         failure, self.failure = self.failure, SessionClosedError("this process has left the session")
         try:
             host_session_id = await self.transport.detach()
         except BaseException:
-            self._stopped, self.failure = before, failure
+            self._stop_requested, self.failure = before, failure
             raise
         with anyio.CancelScope(shield=True):
             super().stop()
@@ -401,7 +401,7 @@ class ChildRun(OwnedTask):
         if self._output_ended.is_set():
             return
         sent = anyio.Event()
-        if self._own_query is not None:  # no other query needs the child after a cancelled one
+        if self._sole_query is not None:  # no other query needs the child after a cancelled one
             await self._deliver(data, sent)
             return
         self._unsent.add(sent)
@@ -431,13 +431,13 @@ class ChildRun(OwnedTask):
         Raises:
             SessionClosedError: the session is over.
         """
-        if self.is_closing_or_closed and self._own_query is None:
+        if self.is_closing_or_closed and self._sole_query is None:
             raise self.failure or SessionClosedError("the session is closed")
         self.activity.last_activity = anyio.current_time()
         self.diagnostics.start_query()
         self.router.start_query(query, self.session_id)
         try:
-            await self._transport_runs.wait()
+            await self._transport_start_settled.wait()
             yield
         finally:
             try:
@@ -450,11 +450,11 @@ class ChildRun(OwnedTask):
     async def _stop_turn(self, query: QueryRun) -> None:
         """Stop the turn of an abandoned query, so that nothing of it is left for the next one.
 
-        The child of one query is ended afterwards, so this is only for a limit that was passed: the CLI saves a turn
-        that is interrupted.
+        A child of one query is ended afterwards in any case. There the turn is stopped only if a limit has passed: the
+        CLI saves a turn that is interrupted.
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
-        if self._own_query is not None:
+        if self._sole_query is not None:
             if not (query.turn.is_abandoned and query.turn.is_answering) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
@@ -466,7 +466,7 @@ class ChildRun(OwnedTask):
             limit.deadline = anyio.current_time() + end_seconds
             await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_closing_or_closed)
             return
-        if self._own_query is None:
+        if self._sole_query is None:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
 
     async def withdraw_prompts(self, query: QueryRun) -> None:
@@ -474,7 +474,7 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.is_answering or not self.router.names_prompts:
+        if query.turn.is_answering or not self.router.reports_starts:
             return
         for uuid in query.turn.at_cli:
             await self.withdraw_prompt(query, uuid)
@@ -509,12 +509,12 @@ class ChildRun(OwnedTask):
         while not self.is_closing_or_closed:
             if self.activity.has_work:
                 await self.activity.changes.wait()
-            elif self.channel.incoming:
+            elif self.channel.incoming.has_open:
                 await anyio.sleep(OPEN_REQUEST_SECONDS)
-            elif (moment := self.activity.may_be_woken_until) is not None:
+            elif (moment := self.activity.wake_deadline) is not None:
                 await anyio.sleep_until(moment)
             else:
-                self.activity.may_be_woken = False
+                self.activity.has_seen_tasks = False
                 return
 
     async def wait_for_turn_of_previous_client(self) -> None:
@@ -540,19 +540,19 @@ class ChildRun(OwnedTask):
             self.diagnostics.observe(batch, kinds)
             if self.session_id is None:
                 self.session_id = next((message.session_id for message in batch if message.session_id), None)
-            if self._NOT_PLAIN.isdisjoint(kinds):
-                self.router.put(batch, received.size, is_plain=True)
-            else:  # a whole turn may be in it, of which few messages say more than text
+            if self._ROUTED.isdisjoint(kinds):
+                self.router.put(batch, received.size, needs_routing=False)
+            else:  # a whole turn may be in it, of which few messages need that
                 size = received.size
-                for is_plain, run in groupby(batch, lambda message: message.__class__ not in self._NOT_PLAIN):
-                    self.router.put([*run], size, is_plain=is_plain)
+                for needs_routing, run in groupby(batch, lambda message: message.__class__ in self._ROUTED):
+                    self.router.put([*run], size, needs_routing=needs_routing)
                     size = 0
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
             self.activity.note_skipped(event)
 
     _NOTED: ClassVar = frozenset({ConversationResetMessage, InitMessage, ResultMessage, StatusMessage})
-    _NOT_PLAIN: ClassVar = MessageRouter.ROUTED | ChildActivity.NOTED | _NOTED
-    """Classes of messages that say more than text."""
+    _ROUTED: ClassVar = MessageRouter.ROUTED | ChildActivity.NOTED | _NOTED
+    """Classes of messages that the router, `activity` or `_note` reads, so that each is routed by itself."""
 
     def _note(self, message: Message) -> None:
         """Take note of what a message says about the child."""

@@ -19,6 +19,8 @@ from pilothouse.engine.pending_work import PromptMessage
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 
+log = logging.getLogger("pilothouse.engine")
+
 SendControl = Callable[[str, Mapping[str, Any]], None]
 """Sends a control request (subtype and body) without waiting for the response."""
 RequestControl = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -66,8 +68,6 @@ class HandlerSet(Struct, frozen=True):
 def _do_nothing(_: object) -> None:
     pass
 
-
-log = logging.getLogger("pilothouse.engine")
 
 CANCEL_SECONDS = 10.0  # grace for a cancelled middleware; after it the query ends regardless
 

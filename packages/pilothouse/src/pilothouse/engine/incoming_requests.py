@@ -51,8 +51,10 @@ class IncomingRequests(Struct, eq=False):
     _start_task: Callable[[Callable[[], Awaitable[None]]], object]
     _open: dict[str, OpenRequest] = field(default_factory=dict[str, OpenRequest])
 
-    def __len__(self) -> int:
-        return len(self._open)
+    @property
+    def has_open(self) -> bool:
+        """Whether a request has not got its response yet."""
+        return bool(self._open)
 
     @property
     def is_busy(self) -> bool:

@@ -40,12 +40,17 @@ class Interrupt:
         if turn.is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
             await query.wait_finished()
             return
-        is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
+        is_interruptible = turn.is_interruptible(child_in_turn=self._is_child_in_turn)
         has_work = child is not None and child.activity.has_work
-        if self._stop_background and has_work and (turn.phase is Phase.DECIDING or not is_running):
+        if self._stop_background and has_work and (turn.phase is Phase.DECIDING or not is_interruptible):
             await query.request("interrupt", {"cancel_queued": True})  # otherwise it is the request that stops the turn
-            is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        if is_running and turn.phase is not Phase.QUEUED and child is not None and child.invocation.initialize is None:
+            is_interruptible = turn.is_interruptible(child_in_turn=self._is_child_in_turn)
+        if (
+            is_interruptible
+            and turn.phase is not Phase.QUEUED
+            and child is not None
+            and child.invocation.initialize is None
+        ):
             raise UsageError(
                 "interrupt needs the control protocol, which the argv form does not have: use prompt_via='stdin'"
             )
@@ -124,7 +129,7 @@ class Interrupt:
     async def _request(self, child: ChildRun) -> None:
         if not self._stop_background:  # that request drops what waits in the queue of the CLI
             with anyio.move_on_after(WITHDRAW_SECONDS), suppress(ControlTimeout):
-                for uuid in self._query.turn.withdrawable:  # else the CLI would go on with them
+                for uuid in self._query.turn.returnable:  # else the CLI would go on with them
                     await child.withdraw_prompt(self._query, uuid)
             if self._has_ended():  # the request would stop the turn of another query
                 return

@@ -65,7 +65,7 @@ class TimeLimits:
     def __init__(self, limits: QueryLimits, consequence: str) -> None:
         self._limits = limits
         self._consequence = consequence
-        self._end: float | None = None  # when the query must be over; set when it begins
+        self._deadline: float | None = None  # when the query must be over; set when it begins
         self._scope: anyio.CancelScope | None = None
         self._counts_from = 0.0  # silence before this moment does not count
         self._warned_for: float | None = None  # start of the silence that was reported
@@ -82,9 +82,9 @@ class TimeLimits:
         """
         if self._scope is not None:
             self._scope.deadline = inf
-        if self._end is None:
-            self._end = inf if self._limits.timeout is None else anyio.current_time() + self._limits.timeout
-        self._scope = anyio.CancelScope(deadline=self._end)
+        if self._deadline is None:
+            self._deadline = inf if self._limits.timeout is None else anyio.current_time() + self._limits.timeout
+        self._scope = anyio.CancelScope(deadline=self._deadline)
         return self._scope
 
     def make_error(self, consequence: str = "") -> QueryTimeout:

@@ -92,27 +92,29 @@ class BackgroundAttribution(Struct, eq=False):
     """
 
     _earlier: set[str] = field(default_factory=set[str])
-    _own: set[str] = field(default_factory=set[str])
+    _current: set[str] = field(default_factory=set[str])
 
-    def __bool__(self) -> bool:
+    @property
+    def has_earlier_work(self) -> bool:
+        """Whether an earlier query has started background tasks."""
         return bool(self._earlier)
 
     def start_query(self) -> None:
         """Assign everything started so far to earlier queries."""
-        self._earlier |= self._own
-        self._own = set()
+        self._earlier |= self._current
+        self._current = set()
 
     def track(self, message: Message) -> None:
         """Take the next message."""
         if isinstance(message, TaskStartedMessage):
-            (self._earlier if self.is_earlier(message) else self._own).update(_task_ids(message))
+            (self._earlier if self.is_earlier(message) else self._current).update(_task_ids(message))
         elif isinstance(message, AssistantMessage) and self.is_earlier(message):
             self._earlier.update(call.id for call in message.tool_uses)
 
     def is_earlier(self, message: Message) -> bool:
         """Whether a message is about work of an earlier query. Call `track` first."""
         if isinstance(message, BackgroundTasksChangedMessage):
-            return bool(self._earlier) and not self._own
+            return bool(self._earlier) and not self._current
         return bool(self._earlier) and not self._earlier.isdisjoint(_task_ids(message))
 
 

@@ -42,11 +42,11 @@ class MessageRouter:
 
     Args:
         subscriptions: get every message.
-        on_message: called with each message that may say more than text, when its query has it.
+        on_message: called with each message that needs routing, when its query has it.
 
     Attributes:
         query: the active query.
-        names_prompts: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
+        reports_starts: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
     """
 
     ROUTED: ClassVar = frozenset({CommandLifecycleMessage, DoneMessage, InitMessage, ResultMessage})
@@ -54,7 +54,7 @@ class MessageRouter:
 
     def __init__(self, subscriptions: Subscriptions, on_message: Callable[[Message], object]) -> None:
         self.query: QueryRun | None = None
-        self.names_prompts = False
+        self.reports_starts = False
         self._subscriptions = subscriptions
         self._on_message = on_message
         self._attribution = BackgroundAttribution()
@@ -84,15 +84,15 @@ class MessageRouter:
         if self.query is not None:
             self.query.add_skipped(notes)
 
-    def put(self, batch: list[Message], size: int, *, is_plain: bool) -> None:
-        """Give a batch that was `size` bytes on the wire; `is_plain`: no message in it says more than text."""
+    def put(self, batch: list[Message], size: int, *, needs_routing: bool) -> None:
+        """Give a batch that was `size` bytes on the wire; `needs_routing`: its messages are looked at one by one."""
         self._subscriptions.put(batch, size)
         query = self.query
-        if is_plain and not self._attribution and query is not None:  # the first message speaks for all
-            self._tell(query, batch[0])
-        if not is_plain or self._attribution:  # also if the query has just begun: what runs belongs to earlier ones
+        if query is not None and not (needs_routing or self._attribution.has_earlier_work):
+            self._tell(query, batch[0])  # it speaks for all; if the query begins with it, what runs is earlier work
+        if needs_routing or self._attribution.has_earlier_work:
             self._put_each(batch, size, query)
-        elif query is not None and query.turn.owns_message(names_prompts=self.names_prompts):
+        elif query is not None and query.turn.owns_message(reports_starts=self.reports_starts):
             query.put(batch, size)
         else:
             for message in batch:
@@ -137,7 +137,7 @@ class MessageRouter:
             case CommandLifecycleMessage() | ResultMessage():
                 pass
             case _:
-                turn.note_message(names_prompts=self.names_prompts)
+                turn.note_message(reports_starts=self.reports_starts)
         query.act_on_turn()
         if turn.is_answering and not was_answering and not turn.has_own_child:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
@@ -148,22 +148,22 @@ class MessageRouter:
         query = self.query
         if query is not None and query.turn.has_own_child and message.command_uuid not in query.turn.prompts:
             return  # a recording names the prompts of its own time
-        if not self.names_prompts and query is not None:
+        if not self.reports_starts and query is not None:
             query.turn.take_back_begin()
             query.act_on_turn()
-        self.names_prompts = True
+        self.reports_starts = True
 
     def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
         if isinstance(message, ResultMessage):
-            names = find_named_prompts(message)
-            return query.turn.owns_result(names, is_woken=message.is_woken, names_prompts=self.names_prompts)
-        return query.turn.owns_message(names_prompts=self.names_prompts)
+            answered = find_named_prompts(message)
+            return query.turn.owns_result(answered, is_woken=message.is_woken, reports_starts=self.reports_starts)
+        return query.turn.owns_message(reports_starts=self.reports_starts)
 
     def _counts(self, query: QueryRun, result: ResultMessage) -> bool:
-        names = find_named_prompts(result)
-        return query.turn.counts_result(names, is_woken=result.is_woken, names_prompts=self.names_prompts)
+        answered = find_named_prompts(result)
+        return query.turn.counts_result(answered, is_woken=result.is_woken, reports_starts=self.reports_starts)
 
     # Messages of our own.
 

@@ -205,12 +205,12 @@ class QueryRun(OwnedTask):
         """
         await Interrupt(self, stop_background=stop_background).run()
 
-    async def steer(self, prompt: PromptMessage, *, returns_late: bool) -> int | None:
+    async def steer(self, prompt: PromptMessage, *, is_returnable: bool) -> int | None:
         """Give another prompt to the turn that runs, or that is about to.
 
         Args:
             prompt: what to send.
-            returns_late: whether the prompt is taken back when the turn ends without it.
+            is_returnable: whether the prompt is taken back when the turn ends without it.
 
         Returns:
             How many turns had ended before, for `wait_taken`; None: there was no turn, and nothing was sent.
@@ -226,13 +226,13 @@ class QueryRun(OwnedTask):
             raise UsageError("steer needs the control protocol: use prompt_via='stdin'")
         number = turn.ended_turns
         self._steering.append(prompt)
-        turn.give(prompt.uuid, is_optional=returns_late)
+        turn.give(prompt.uuid, is_returnable=is_returnable)
         self._start_task(partial(self._send_prompt, prompt))
-        if returns_late:
-            self._start_task(partial(self._withdraw_late, prompt.uuid, number))
+        if is_returnable:
+            self._start_task(partial(self._withdraw_returnable, prompt.uuid, number))
         return number
 
-    async def _withdraw_late(self, uuid: str, number: int) -> None:
+    async def _withdraw_returnable(self, uuid: str, number: int) -> None:
         turn = self.turn
         await self.changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
         if turn.prompts.get(uuid) is not PromptState.PENDING or self.child is None:
@@ -309,20 +309,22 @@ class QueryRun(OwnedTask):
 
     def add_result(self, result: ResultMessage) -> None:
         """Add a result that counts; see `QueryTurn.counts_result`."""
-        names = find_named_prompts(result)
-        answered = len(names.intersection(self.turn.open_prompts).difference(each.uuid for each in self._steering))
+        answered = find_named_prompts(result)
+        answered_count = len(
+            answered.intersection(self.turn.open_prompts).difference(each.uuid for each in self._steering)
+        )
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
         ignores_prompts = self.turn.has_own_child and result.is_error and not result.num_turns
-        if self.turn.keeps_result(names, is_woken=result.is_woken):
+        if self.turn.keeps_result(answered, is_woken=result.is_woken):
             self.result = result
-        self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts)
-        if answered > 1 and not self._has_warned_of_joined_prompts:
+        self.turn.add_result(answered, is_woken=result.is_woken, ignores_prompts=ignores_prompts)
+        if answered_count > 1 and not self._has_warned_of_joined_prompts:
             self._has_warned_of_joined_prompts = True
             log.warning(
                 "the CLI answered %d prompts of a query together, because they waited while it answered another; "
                 "user_message_uuids of the result names them. For an answer to each, make a session and a query for "
                 "each prompt, or let the iterable wait for the result of one prompt before it gives the next",
-                answered,
+                answered_count,
             )
         self.act_on_turn()
 
@@ -443,7 +445,7 @@ class QueryRun(OwnedTask):
         async with child.active_query(self):
             if self.failure is not None:
                 return
-            self._started.set()
+            self._start_settled.set()
             async with anyio.create_task_group() as self._tasks:
                 await self._run_until_ended(child)
                 self._tasks.cancel_scope.cancel("the query is over")
@@ -489,13 +491,13 @@ class QueryRun(OwnedTask):
         self._time_limits.restart_silence()
 
     def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
-        work = partial(self._run_recording_failure, work)
+        work = partial(self._run_or_fail_query, work)
         if self._tasks is not None:
             self._tasks.start_soon(work)
         elif self.child is not None:
             self.child.start_task(work)
 
-    async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_or_fail_query(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - it is the failure of the query
@@ -511,8 +513,8 @@ class QueryRun(OwnedTask):
             for prompt in (*self._prompts, *self._steering):
                 await self._send_prompt(prompt, opening)
                 opening = b""
-            for uuid in self.turn.withdrawable:  # those that another child was given before
-                self._start_task(partial(self._withdraw_late, uuid, ended_turns))
+            for uuid in self.turn.returnable:  # those that another child was given before
+                self._start_task(partial(self._withdraw_returnable, uuid, ended_turns))
         else:
             if opening:
                 await self.child.send(opening)
@@ -566,7 +568,7 @@ class QueryRun(OwnedTask):
     def _on_end(self) -> None:
         self.turn.fail()
         if self.failure is None and not self.turn.is_complete and not self.turn.is_interrupted:
-            cause = "the query was closed" if self._stopped else "the event loop shut down"
+            cause = "the query was closed" if self._stop_requested else "the event loop shut down"
             self.failure = SessionClosedError(f"{cause} before the result arrived")
         if self.on_end is not None:
             self.on_end(self.failure)

@@ -51,9 +51,9 @@ class OwnedTask(ABC):
     def __init__(self) -> None:
         self._scope: anyio.CancelScope | None = None
         self._mark = object()
-        self._stopped = False
+        self._stop_requested = False
         self.failure: BaseException | None = None
-        self._started = anyio.Event()  # or failed to start
+        self._start_settled = anyio.Event()  # it has started, or failed to
         self._finished = anyio.Event()
 
     async def wait_started(self) -> None:
@@ -62,7 +62,7 @@ class OwnedTask(ABC):
         Raises:
             PilothouseError: it failed to start.
         """
-        await self._started.wait()
+        await self._start_settled.wait()
         if self.failure is not None and self._finished.is_set():
             raise self.failure
 
@@ -78,7 +78,7 @@ class OwnedTask(ABC):
 
     def stop(self) -> None:
         """End it now, from any task of the loop. `wait_finished` waits until everything is released."""
-        self._stopped = True
+        self._stop_requested = True
         if self._scope is not None:
             self._scope.cancel("stopped")
 
@@ -92,7 +92,7 @@ class OwnedTask(ABC):
         current_owners.set((*current_owners.get(), self._mark))
         try:
             with anyio.CancelScope() as self._scope:
-                if not self._stopped:
+                if not self._stop_requested:
                     await self._run_owned()
         except PilothouseError as error:  # the frames of this task say nothing to those who wait, and may hold keys
             self.failure = self.failure or drop_frames(error)
@@ -105,5 +105,5 @@ class OwnedTask(ABC):
     async def _run_owned(self) -> None: ...
 
     def _on_end(self) -> None:
-        for event in (self._finished, self._started):
+        for event in (self._finished, self._start_settled):
             event.set()

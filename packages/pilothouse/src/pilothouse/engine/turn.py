@@ -25,8 +25,8 @@ Rules:
 4. While the CLI works on one of its prompts, all messages belong to the query. With `until_idle`, so do the messages of
    background work, from the first result on. A CLI that never names what it begins with works on nothing else.
 5. An interrupt stops one turn. When more prompts are to come, the query goes on as if there had been none.
-6. The first reason to stop stays the reason. `is_abandoned` is kept apart: it says that nobody reads any more, whatever
-   stopped the query, and that the CLI still has to end its turn.
+6. The first reason to stop stays the reason. `is_abandoned` is kept apart: it says that nobody waits for the answer any
+   more, whatever stopped the query, and that the CLI still has to end its turn.
 7. A query that ends early remembers in which phase it was. The answer is complete only if nothing was unanswered,
    undecided or still running.
 8. The end is final. Results that come later close their prompts, and change nothing else.
@@ -173,11 +173,11 @@ class QueryTurn:
 
     Attributes:
         phase: where it is.
-        stop: why it stops.
+        stop_reason: why it stops.
         prompts: what has become of each prompt, oldest first. When the middlewares add one, it takes the place of all
             earlier ones, which are closed.
         all_given: whether no further prompts come.
-        is_abandoned: whether nobody reads its messages any more.
+        is_abandoned: whether nobody waits for its answer any more.
         has_output: whether the CLI has said anything that may belong to the query.
         ended_turns: how many turns of this query have ended. Who interrupts one waits until this grows.
         ended_in: the phase in which it ended early; None if it did not.
@@ -195,7 +195,7 @@ class QueryTurn:
         has_middleware: bool = False,
     ) -> None:
         self.phase = Phase.QUEUED
-        self.stop = StopReason.NONE
+        self.stop_reason = StopReason.NONE
         self.prompts = dict.fromkeys(prompts, PromptState.GIVEN)
         self.all_given = all_given
         self.is_abandoned = False
@@ -207,7 +207,7 @@ class QueryTurn:
         self._until_idle = until_idle
         self._has_middleware = has_middleware
         self._last_result = LastResult.NONE
-        self._optional: frozenset[str] = frozenset()
+        self._returnable: frozenset[str] = frozenset()
 
     # What is the case.
 
@@ -222,9 +222,9 @@ class QueryTurn:
         return [uuid for uuid, state in self.prompts.items() if state in _AT_CLI]
 
     @property
-    def withdrawable(self) -> list[str]:
-        """Prompts that the query is complete without, and that the CLI may still give back."""
-        return [uuid for uuid in self.at_cli if uuid in self._optional and self.prompts[uuid] is PromptState.PENDING]
+    def returnable(self) -> list[str]:
+        """Returnable prompts that the CLI has and may still give back."""
+        return [uuid for uuid in self.at_cli if uuid in self._returnable and self.prompts[uuid] is PromptState.PENDING]
 
     @property
     def is_sending(self) -> bool:
@@ -242,14 +242,14 @@ class QueryTurn:
         return (self.ended_in or self.phase) is Phase.ANSWERING
 
     @property
-    def has_answer(self) -> bool:
+    def has_closed_prompt(self) -> bool:
         """Whether a prompt is closed, or the CLI has refused to begin."""
         return self._last_result is LastResult.REFUSAL or any(state in _CLOSED for state in self.prompts.values())
 
     @property
     def is_interrupted(self) -> bool:
         """Whether it stops, or has stopped, because somebody wanted that."""
-        return self.stop is StopReason.INTERRUPTED
+        return self.stop_reason is StopReason.INTERRUPTED
 
     @property
     def is_stopping(self) -> bool:
@@ -280,61 +280,61 @@ class QueryTurn:
         """Whether another prompt reaches the turn that runs, or the one that is about to."""
         return self.phase in (Phase.READY, Phase.SENDING, Phase.SENT, Phase.ANSWERING) and not self.is_stopping
 
-    def owns_message(self, *, names_prompts: bool) -> bool:
+    def owns_message(self, *, reports_starts: bool) -> bool:
         """Whether a message other than a result belongs to this query.
 
         Args:
-            names_prompts: whether the CLI names the prompts that it begins with.
+            reports_starts: whether the CLI reports when it begins with a prompt.
         """
         if self.has_own_child or self.owns_background:
             return True
-        return self.phase is Phase.ANSWERING or (not names_prompts and bool(self.at_cli))
+        return self.phase is Phase.ANSWERING or (not reports_starts and bool(self.at_cli))
 
-    def owns_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
+    def owns_result(self, answered: Collection[str], *, is_woken: bool, reports_starts: bool) -> bool:
         """Whether a result belongs to this query.
 
         Args:
-            names: the prompts that it names.
+            answered: the prompts that it names.
             is_woken: whether the CLI says that background work woke it.
-            names_prompts: whether the CLI names the prompts that it begins with.
+            reports_starts: whether the CLI reports when it begins with a prompt.
         """
         if self.has_own_child:
             return True
         if not self.at_cli:
             return self.owns_background
-        if not set(names).isdisjoint(self.open_prompts):
+        if not set(answered).isdisjoint(self.open_prompts):
             return True
         if is_woken:
             return self.owns_background
-        return not names and (self.phase is Phase.ANSWERING or not names_prompts)
+        return not answered and (self.phase is Phase.ANSWERING or not reports_starts)
 
-    def counts_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
+    def counts_result(self, answered: Collection[str], *, is_woken: bool, reports_starts: bool) -> bool:
         """Whether a result tells how a turn of this query ended. If so, call `add_result`; the arguments are as above.
 
         Each that belongs to the query does, with one exception, which a query with its own child shows all the same.
         """
         if not self.has_own_child:
-            return self.owns_result(names, is_woken=is_woken, names_prompts=names_prompts)
+            return self.owns_result(answered, is_woken=is_woken, reports_starts=reports_starts)
         # After resuming an interrupted tool call, the CLI first sends a result of its own.
         has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
-        return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open_prompts)
+        return has_begun or not reports_starts or self.is_interrupted or not set(answered).isdisjoint(self.open_prompts)
 
-    def keeps_result(self, names: Collection[str], *, is_woken: bool) -> bool:
+    def keeps_result(self, answered: Collection[str], *, is_woken: bool) -> bool:
         """Whether a result becomes the result of the query: one of background work does so only if there is no other.
 
         Args:
-            names: the prompts that it names.
+            answered: the prompts that it names.
             is_woken: whether the CLI says that background work woke it.
         """
-        is_answer = not is_woken or not set(names).isdisjoint(self.open_prompts)
+        is_answer = not is_woken or not set(answered).isdisjoint(self.open_prompts)
         return is_answer or self._last_result is LastResult.NONE
 
     @property
-    def has_outcome(self) -> bool:
+    def may_end_here(self) -> bool:
         """Whether nothing is missing if its child ends now: the answer is complete, or nobody wants the rest."""
         return self.is_complete or self.is_interrupted
 
-    def is_running(self, *, child_in_turn: bool) -> bool:
+    def is_interruptible(self, *, child_in_turn: bool) -> bool:
         """Whether there is something that an interrupt would stop.
 
         Args:
@@ -342,7 +342,7 @@ class QueryTurn:
         """
         if self.phase is Phase.ENDED:
             return False
-        is_idle = self.has_answer and not self.open_prompts and not (self.owns_background and child_in_turn)
+        is_idle = self.has_closed_prompt and not self.open_prompts and not (self.owns_background and child_in_turn)
         return self.phase is Phase.DECIDING or not is_idle
 
     # What the engine does.
@@ -351,11 +351,11 @@ class QueryTurn:
         """The query has the child, and may send."""
         self._move(TurnEvent.ENTER)
 
-    def give(self, uuid: str, *, is_optional: bool = False) -> None:
-        """The program gives another prompt; `is_optional`: if the CLI drops it, the query is complete without it."""
+    def give(self, uuid: str, *, is_returnable: bool = False) -> None:
+        """The program gives another prompt; `is_returnable`: the query is complete without it, too."""
         self.prompts[uuid] = PromptState.GIVEN
-        if is_optional:
-            self._optional |= {uuid}
+        if is_returnable:
+            self._returnable |= {uuid}
 
     def give_no_more(self) -> None:
         """The program has given its last prompt."""
@@ -381,7 +381,7 @@ class QueryTurn:
             child_in_turn: whether the CLI works on a turn, for a prompt or on its own.
             is_preparing: whether handlers prepare, after the handshake and before the first prompt. Default False.
         """
-        if not self.is_running(child_in_turn=child_in_turn):
+        if not self.is_interruptible(child_in_turn=child_in_turn):
             if self.phase is Phase.IDLING:
                 self._move(TurnEvent.END)
             return InterruptStep.NOTHING
@@ -410,7 +410,7 @@ class QueryTurn:
 
         Not before: otherwise the next query could begin, and the interrupt would reach it.
         """
-        is_over = self.is_interrupted and self.has_answer and not self.open_prompts
+        is_over = self.is_interrupted and self.has_closed_prompt and not self.open_prompts
         if is_over and self.phase in (Phase.READY, Phase.SENDING, Phase.SENT, Phase.ANSWERING):
             self._end_turn()
 
@@ -420,9 +420,9 @@ class QueryTurn:
             return  # a decision that was cancelled stays so
         self.end_withdrawal()  # and so does a prompt that was withdrawn
         if self.ended_in is not None:
-            self.stop = StopReason.FAILED
+            self.stop_reason = StopReason.FAILED
         elif self.phase is not Phase.ENDED:
-            self.stop = StopReason.NONE
+            self.stop_reason = StopReason.NONE
 
     def decide(self, uuid: str | None) -> None:
         """The middlewares have decided: another prompt, or None."""
@@ -451,7 +451,7 @@ class QueryTurn:
             self._move(TurnEvent.END)
 
     def abandon(self) -> None:
-        """Nobody reads the messages any more, but the CLI has to end its turn."""
+        """Nobody waits for the answer any more, but the CLI has to end its turn."""
         self.is_abandoned = True
         self._stop_for(StopReason.FAILED)
 
@@ -465,20 +465,20 @@ class QueryTurn:
     def change_child(self) -> None:
         """Another child takes over from one that has received nothing."""
         self.prompts = dict.fromkeys(self.prompts, PromptState.GIVEN)
-        self.stop, self.ended_in = StopReason.NONE, None
+        self.stop_reason, self.ended_in = StopReason.NONE, None
         self._move(TurnEvent.CHANGE_CHILD)
 
     # What the CLI says.
 
-    def note_message(self, *, names_prompts: bool) -> None:
+    def note_message(self, *, reports_starts: bool) -> None:
         """A message came that is no result.
 
         Args:
-            names_prompts: whether the CLI names the prompts that it begins with.
+            reports_starts: whether the CLI reports when it begins with a prompt.
         """
         if self.has_own_child:
             self.has_output = True
-        if not names_prompts:
+        if not reports_starts:
             self._begin()
 
     def begin(self, uuid: str) -> None:
@@ -499,22 +499,22 @@ class QueryTurn:
             return
         self.prompts[uuid] = PromptState.CANCELLED
         self._leave_cli()
-        if uuid in self._optional:
+        if uuid in self._returnable:
             self._settle()
-        elif not self.open_prompts and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
-            self.stop = StopReason.INTERRUPTED
+        elif not self.open_prompts and self.stop_reason is StopReason.NONE and self.phase is not Phase.ENDED:
+            self.stop_reason = StopReason.INTERRUPTED
             self._end_turn()
 
-    def add_result(self, names: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> None:
+    def add_result(self, answered: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> None:
         """A result came that counts; see `counts_result`.
 
         Args:
-            names: the prompts that it names.
+            answered: the prompts that it names.
             is_woken: whether the CLI says that background work woke it.
             ignores_prompts: whether it says that the CLI will not begin with any prompt. Default False.
         """
         waiting = self.open_prompts
-        named = [uuid for uuid in waiting if uuid in names]
+        named = [uuid for uuid in waiting if uuid in answered]
         is_answer = not is_woken or bool(named)
         if is_answer:
             self._last_result = LastResult.REFUSAL if ignores_prompts else LastResult.ANSWER
@@ -524,9 +524,9 @@ class QueryTurn:
             return
         had_accepted = PromptState.ACCEPTED in self.prompts.values()
         if is_answer:
-            answered = named or waiting[:1]
-            self.prompts.update(dict.fromkeys(answered, PromptState.ANSWERED))
-            self._mark_taken(answered)
+            closed = named or waiting[:1]
+            self.prompts.update(dict.fromkeys(closed, PromptState.ANSWERED))
+            self._mark_taken(closed)
         self._end_turn(had_accepted=had_accepted)
 
     def end_stream(self) -> None:
@@ -535,15 +535,15 @@ class QueryTurn:
         self._end_turn()
 
     def end_output(self, exit_code: int | None = None) -> None:
-        """The query's own child has closed its output. Unless the query `has_outcome` now, that is an error.
+        """The query's own child has closed its output. Unless it `may_end_here`, that is an error.
 
         Args:
             exit_code: how the child exited; None: not known yet.
         """
-        if exit_code == 0 and self.has_answer and self.all_given and self.phase is not Phase.DECIDING:
+        if exit_code == 0 and self.has_closed_prompt and self.all_given and self.phase is not Phase.DECIDING:
             self._answer_all()  # the CLI has merged prompts into one turn, and is too old to name them
             self.mark_idle()
-        if self.has_outcome and self.phase is not Phase.ENDED:
+        if self.may_end_here and self.phase is not Phase.ENDED:
             self._move(TurnEvent.END)
 
     # Inside.
@@ -553,8 +553,8 @@ class QueryTurn:
         return self.all_given and bool(self.prompts) and not self.open_prompts
 
     def _stop_for(self, reason: StopReason) -> None:
-        if self.stop is StopReason.NONE:
-            self.stop = reason
+        if self.stop_reason is StopReason.NONE:
+            self.stop_reason = reason
 
     def _mark_taken(self, uuids: Iterable[str]) -> None:
         self.taken_in = {**dict.fromkeys(uuids, self.ended_turns), **self.taken_in}
@@ -572,7 +572,7 @@ class QueryTurn:
         if self.phase is Phase.ENDED:
             return
         if self.is_interrupted and (self.open_prompts or not self.all_given):
-            self.stop = StopReason.NONE
+            self.stop_reason = StopReason.NONE
         if self.phase is Phase.ANSWERING and self.at_cli:
             if PromptState.ACCEPTED in self.prompts.values():
                 self._move(TurnEvent.NEXT_RUNS)

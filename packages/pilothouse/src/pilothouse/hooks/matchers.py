@@ -43,6 +43,8 @@ else:
 
     E = TypeVar("E", contravariant=True)
 
+log = logging.getLogger("pilothouse.hooks")
+
 HookResult = HookOutput | Mapping[str, Any] | None
 """What a hook returns; None says that it has no opinion."""
 
@@ -276,8 +278,6 @@ def _check_timeout(timeout: Any) -> None:
     if not 0 < timeout <= _MAX_TIMEOUT:
         raise UsageError(f"HookMatcher: timeout is more than 0 and at most {_MAX_TIMEOUT} seconds, not {timeout}")
 
-
-log = logging.getLogger("pilothouse.hooks")
 
 SUBTYPE: Final = "hook_callback"
 # The CLI's own time limit, in seconds, for a hook without a timeout.
