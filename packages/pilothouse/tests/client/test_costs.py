@@ -211,7 +211,7 @@ def test_the_first_totals_of_a_resumed_conversation_are_its_history() -> None:
     assert costs.total_tokens == 0
     costs.note_totals({OPUS: ModelUsage(input_tokens=9000, output_tokens=70)})
     assert costs.total_tokens == 70
-    costs.child_ended()
+    costs.on_child_ended()
     assert (costs.total_tokens, costs.costs.unpriced_tokens) == (70, 70)
     costs.note_totals({OPUS: ModelUsage(input_tokens=8000)})  # the next child has not saved everything
     costs.note_totals({OPUS: ModelUsage(input_tokens=8005)})
@@ -222,7 +222,7 @@ def test_a_child_that_died_is_counted_by_its_messages() -> None:
     ledger = CostTracker()
     ledger.track(decoded(printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})))
     ledger.track(decoded(printed("m2", 30, 7)))
-    ledger.child_ended()
+    ledger.on_child_ended()
     ledger.track(decoded(printed("m2", 30, 7)))  # the next child may say it again
     # It begins with what the conversation has cost, as a CLI does that resumes.
     ledger.track(decoded(printed("m3", 1, 1), result({OPUS: usage(1, 1, usd=0.5)}, {OPUS: usage(11, 6, usd=0.75)})))
@@ -236,7 +236,7 @@ def test_a_cli_that_reports_totals_only() -> None:
     ledger.track(decoded(result(None, {OPUS: usage(10, 5, usd=0.25)})))
     ledger.track(decoded(result(None, {OPUS: usage(30, 9, usd=0.5), HAIKU: usage(1, 1)})))
     ledger.track(decoded(result(None, {OPUS: usage(30, 9, usd=0.5), HAIKU: usage(1, 1)})))  # a turn that cost nothing
-    ledger.child_ended()
+    ledger.on_child_ended()
     ledger.track(decoded(result(None, {OPUS: usage(2, 2, usd=0.1)})))  # counts from nothing again
     costs = ledger.costs
     assert [turn.total_tokens for turn in costs.turns] == [15, 26, 4]
@@ -286,7 +286,7 @@ def test_what_is_added_up_as_it_comes_is_the_sum(steps: list[tuple[str, int, int
         elif kind == "told":
             ledger.note_totals({OPUS: ModelUsage(input_tokens=one, output_tokens=other)})
         else:
-            ledger.child_ended()
+            ledger.on_child_ended()
         costs = ledger.costs
         assert ledger.total_tokens == costs.total_tokens == sum(turn.total_tokens for turn in costs.turns)
         assert ledger.usd == costs.usd

@@ -142,7 +142,7 @@ class SessionMonitor(Subscriptions):
         """Report that a new child has taken over after a crash."""
         self.restarts += 1
         log.warning("the session %s has a new child: %s", session_id, _describe_end(reason))
-        self.costs.child_ended()
+        self.costs.on_child_ended()
         if self._observation is not None and self._observation.observers is not None:
             self._observation.observers.restarted(reason)
         facts = {"type": "system", "subtype": SESSION_RESTARTED, "session_id": session_id, "reason": str(reason or "")}
@@ -322,7 +322,7 @@ class ChildSupervisor:
         mode = previous.permission_mode
         await previous.close()
         self.check_open()
-        self.monitor.costs.child_ended()
+        self.monitor.costs.on_child_ended()
         child = await self._launch_with_fallback(previous, child_options)
         if mode is not None and mode != child.permission_mode and "permission_mode" not in child_options.options:
             # The CLI had changed it by itself, as after an approved plan.

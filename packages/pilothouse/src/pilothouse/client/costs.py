@@ -183,7 +183,7 @@ class CostTracker:
         self._reported = _grown(totals, self.told_before)
         self._reported_tokens = sum(map(count_tokens, self._reported.values()))
 
-    def child_ended(self) -> None:
+    def on_child_ended(self) -> None:
         """Prepare for another child: usage that no result has reported is counted, unpriced."""
         if models := self._current_usage():
             self._add_turn(TurnCost(models=models, is_priced=False))

@@ -158,7 +158,7 @@ class QueryRetry(Middleware):
 
     async def after_result(self, result: ResultMessage) -> NextPrompt | None:
         """Retry after a wait, if `result` is a failure that may pass."""
-        wait = self._plan_retry(result)
+        wait = self._schedule_retry(result)
         if wait is None:
             self._prompt = None  # later prompts may contain results of tools, which are sent once
             return None
@@ -174,7 +174,7 @@ class QueryRetry(Middleware):
             limit, until = held
             if reported_until != until:
                 reported_until = until
-                self._send_note(self._make_limit_note(limit, until, "another query of the agent has reached it"))
+                self._send_note(self._log_limit_wait(limit, until, "another query of the agent has reached it"))
                 self._report_wait("hold", until, limit)
             moment = until + self._rate_limits.next_delay()
             if limit == "usage_limit":
@@ -192,16 +192,17 @@ class QueryRetry(Middleware):
 
     # Which failures are retried, and when.
 
-    def _plan_retry(self, result: ResultMessage) -> RetryDelay | None:
+    def _schedule_retry(self, result: ResultMessage) -> RetryDelay | None:
+        """Count another attempt, and hold up other queries that would meet the same limit."""
         error = make_result_error(result, self._last_failures)
         if not isinstance(error, ResultError):
             return None
         resets_at = self._find_reset()
         reason = retry_reason(error, rejected=resets_at is not None)
         if reason == "usage_limit":
-            wait = None if resets_at is None else self._plan_wait_for_reset(error, resets_at)
+            wait = None if resets_at is None else self._schedule_after_reset(error, resets_at)
         else:
-            wait = self._plan_backoff(error, reason)
+            wait = self._schedule_after_backoff(error, reason)
         if wait is not None:
             if self.errors:
                 error.__cause__ = self.errors[-1]
@@ -216,7 +217,7 @@ class QueryRetry(Middleware):
                 return message.rate_limit_info.resets_at
         return None
 
-    def _plan_wait_for_reset(self, error: ResultError, resets_at: float) -> RetryDelay | None:
+    def _schedule_after_reset(self, error: ResultError, resets_at: float) -> RetryDelay | None:
         key = self._rate_limit_key if self._is_of_one_model() else self._rate_limit_key.whole_account
         if not self._may_wait_until(resets_at) or self._limit_waits >= MAX_LIMIT_WAITS:
             self._rate_limits.block("usage_limit", key, resets_at)
@@ -226,7 +227,7 @@ class QueryRetry(Middleware):
         until = max(resets_at, now) + AFTER_RESET_SECONDS * (1 + _random_fraction()) / 2
         self._rate_limits.block("usage_limit", key, until)  # the first query to meet it is the first to retry
         self._waited += until - now
-        return RetryDelay(until, "usage_limit", self._make_limit_note("usage_limit", until, str(error)))
+        return RetryDelay(until, "usage_limit", self._log_limit_wait("usage_limit", until, str(error)))
 
     def _is_of_one_model(self) -> bool:
         events = [m for m in self._last_failures if isinstance(m, RateLimitEvent)]
@@ -235,7 +236,7 @@ class QueryRetry(Middleware):
     def _may_wait_until(self, until: float) -> bool:
         return self._waits_for_limits and self._waited + until - time.time() <= self._max_wait
 
-    def _plan_backoff(self, error: ResultError, reason: str | None) -> RetryDelay | None:
+    def _schedule_after_backoff(self, error: ResultError, reason: str | None) -> RetryDelay | None:
         policy = self._policy
         if policy is None or reason not in policy.on or self._tries >= policy.attempts:
             return None
@@ -248,7 +249,8 @@ class QueryRetry(Middleware):
         facts |= {"error": str(error)[:ERROR_CHARS], "error_status": error.api_error_status}
         return RetryDelay(until, reason, make_note(RETRY_SCHEDULED, self._session_id, facts))
 
-    def _make_limit_note(self, limit: LimitKind, until: float, error_text: str) -> SystemMessage:
+    def _log_limit_wait(self, limit: LimitKind, until: float, error_text: str) -> SystemMessage:
+        """Log a wait, and return the note about it."""
         seconds = max(0.0, until - time.time())
         facts = {"until": until, "seconds": round(seconds, 3), "limit": limit, "error": error_text[:ERROR_CHARS]}
         log.info("waiting %.0f s for a %s", seconds, limit.replace("_", " "))

@@ -806,8 +806,9 @@ class Session(SessionWrapper):
             prompt: as for `Agent.query`.
             options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set before
                 it and restored after it; settings of pilothouse, such as `timeout`, apply to it. For others, such as
-                `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next query has one
-                with the settings of the session again.
+                `system_prompt` or `max_turns`, a child of its own resumes the conversation. Background tasks end with
+                their child. The next query or call that uses the child, such as `control`, `set_model` or `info`, has
+                one with the settings of the session again.
             on_message: as for `Agent.query`.
             output_type: as for `Agent.query`; with a child of its own, unless the session has its schema as
                 `json_schema`.
