@@ -258,6 +258,19 @@ def test_unneeded_output_is_pruned(serve_host: MakeHost) -> None:
             assert again.until_closed() == 1000
 
 
+def test_no_more_sessions_than_the_limit(serve_host: MakeHost) -> None:
+    with FakeCLI() as fake:
+        served = serve_host(cli=fake.path, max_sessions=1)
+        with served.dial() as client, served.dial() as other:
+            client.start()
+            refused = other.start()
+            assert (refused["op"], refused["code"]) == ("refused", "limit")
+            client.say("close")
+            assert client.until_closed() == 1000
+        with served.dial() as third:
+            assert third.start()["op"] == "ready"
+
+
 def test_lines_of_standard_error(serve_host: MakeHost) -> None:
     with FakeCLI.shell("echo trouble >&2; exit 3") as fake:
         served = serve_host(cli=fake.path)

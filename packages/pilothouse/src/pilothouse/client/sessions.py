@@ -470,7 +470,8 @@ class Session:
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no response within `control_timeout`.
         """
-        return await self._request(subtype, body)
+        child = await self._provide_child()
+        return await child.request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
         child = await self._provide_child()
