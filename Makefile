@@ -70,7 +70,7 @@ test-combinations: $(VENV)/ray.stamp
 	$(FETCH)
 	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 PILOTHOUSE_REQUIRE_RAY=1 $(BIN)/python -m pytest $(WORKERS) -m matrix $(PYTEST_FLAGS)
 
-test-mutations: $(VENV)/dev.stamp
+test-mutations: $(VENV)/dev.stamp chromium
 	$(FETCH)
 	$(WITH_CACHE) $(BIN)/python -m tests.mutate
 
@@ -85,15 +85,17 @@ test-elsewhere: $(VENV)/dev.stamp
 	done
 	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest -n 2 -m elsewhere tests/elsewhere $(PYTEST_FLAGS)
 
-# Installs Chromium as root on Debian. Where that fails, the tests are skipped, but not where everything must run.
-test-browser: $(VENV)/dev.stamp
+test-browser: $(VENV)/dev.stamp chromium
 	$(FETCH)
+	$(WITH_CACHE) $(BIN)/python -m pytest -n 2 -m browser packages/pilothouse-host/tests/console $(PYTEST_FLAGS)
+
+# Installs it as root on Debian. Where that fails, the tests are skipped, but not where everything must run.
+chromium:
 	@command -v chromium >/dev/null || { \
 	  echo "installing chromium"; \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
 	    echo "make: could not install chromium; the tests of the console are skipped"; \
 	}
-	$(WITH_CACHE) $(BIN)/python -m pytest -n 2 -m browser packages/pilothouse-host/tests/console $(PYTEST_FLAGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
@@ -201,4 +203,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test quick test-matrix test-combinations test-mutations test-elsewhere test-browser check docs lock dist soak fuzz bench bench-short bump-cli canary clean
+.PHONY: help demo test quick test-matrix test-combinations test-mutations test-elsewhere test-browser chromium check docs lock dist soak fuzz bench bench-short bump-cli canary clean
