@@ -13,8 +13,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from itertools import cycle, islice
 from typing import Any
 
@@ -41,34 +41,6 @@ def _server(name: str) -> Generator[int]:
             yield int(process.stdout.readline())
         finally:
             process.kill()  # its children end with their input
-
-
-class Connection:
-    """A connection that is kept for one request after another."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, port: int) -> AsyncGenerator[Connection]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            yield cls(reader, writer)
-        finally:
-            writer.close()
-
-    async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Send a request; the body of the response, chunks as they are."""
-        self._writer.write(_head(method, path, len(body)) + body)
-        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        length = re.search(rb"content-length: (\d+)", head)
-        answer = await (
-            self._reader.readuntil(b"\r\n0\r\n\r\n") if length is None else self._reader.readexactly(int(length[1]))
-        )
-        if not head.startswith(b"http/1.1 2"):
-            raise SystemExit(f"{path}: {head!r} {answer!r}")
-        return answer
 
 
 def _head(method: str, path: str, size: int = 0) -> bytes:
@@ -112,8 +84,18 @@ class Viewer(asyncio.Protocol):
 
 
 async def _request(port: int, method: str, path: str, body: object = None) -> Any:
-    async with Connection.open(port) as connection:
-        return json.loads(await connection.request(method, path, json.dumps(body).encode()))
+    sent = json.dumps(body).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(_head(method, path, len(sent)) + sent)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = re.search(rb"content-length: (\d+)", head)
+        answer = await reader.readexactly(int(length[1]) if length is not None else 0)
+    finally:
+        writer.close()
+    if not head.startswith(b"http/1.1 2"):
+        raise SystemExit(f"{path}: {head!r} {answer!r}")
+    return json.loads(answer)
 
 
 async def _start(port: int, count: int) -> list[str]:

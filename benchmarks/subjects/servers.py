@@ -61,7 +61,7 @@ class BareSession:
         self.viewers: list[asyncio.Queue[bytes]] = []
 
     async def start(self) -> None:
-        self._process = await _start_child(INITIALIZE)
+        self._process = await _start_child()
         assert self._process.stdout is not None
         await self._process.stdout.readline()
         self._reading = asyncio.create_task(self._read(self._process.stdout))
@@ -80,12 +80,12 @@ class BareSession:
         self._process.stdin.write(USER % prompt.encode())
 
 
-async def _start_child(opening: bytes) -> asyncio.subprocess.Process:
+async def _start_child() -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
         fake_cli(), *ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, limit=1 << 20
     )
     assert process.stdin is not None
-    process.stdin.write(opening)
+    process.stdin.write(INITIALIZE)
     return process
 
 
