@@ -39,13 +39,12 @@ def is_dead(pid: int) -> bool:
 
 def child_pids() -> set[int]:
     """The children of this process, zombies included, without the watchdog."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
+    while True:
         try:
-            found.update(int(pid) for pid in (task / "children").read_text().split())
-        except (FileNotFoundError, ProcessLookupError):  # a thread that just ended; its children go to another one
-            return {-1}
-    return found - {watchdog.shell_pid}
+            lists = [(task / "children").read_text() for task in Path("/proc/self/task").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):  # a thread has just ended; its children go to another one
+            continue
+        return {int(pid) for pids in lists for pid in pids.split()} - {watchdog.shell_pid}
 
 
 def find_processes(variable: str) -> list[int]:

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from far_side import KeyTransport, command_lines, peer, processes, until_gone
+from process_checks import child_pids
 from real_places import engine, find_engine_fault, make_root, run_flags, ssh_server
 
 import pilothouse as ph
@@ -131,10 +132,10 @@ def find_first_shell(near: str) -> int:
 
 def find_client() -> int:
     """The process id of the ssh or podman that this process has started."""
-    children = Path("/proc/self/task").glob("*/children")
-    pids = [int(pid) for place in children for pid in place.read_text().split()]
     (found,) = [
-        pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith((b"ssh", b"podman"))
+        pid
+        for pid in child_pids()
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith((b"ssh", b"podman"))
     ]
     return found
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+from process_checks import child_pids
 
 import pilothouse as ph
 from pilothouse.transports.watchdog import watchdog
@@ -40,16 +41,7 @@ class Usage(NamedTuple):
 def usage() -> Usage:
     """Of this process, now. Counts no threads of pools, and not the watchdog that outlives it."""
     threads = [thread for thread in threading.enumerate() if not thread.name.startswith(POOLS)]
-    return Usage(len(os.listdir("/proc/self/fd")), len(threads), _tasks(), len(children()))
-
-
-def children() -> list[int]:
-    """The pids of all children of this process, zombies included."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            found.extend(map(int, (task / "children").read_text().split()))
-    return [pid for pid in found if pid != watchdog.shell_pid]
+    return Usage(len(os.listdir("/proc/self/fd")), len(threads), _tasks(), len(child_pids()))
 
 
 def _tasks() -> int:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import anyio
 import pytest
-from load_measurements import children
+from process_checks import child_pids
 
 import pilothouse as ph
 from pilothouse.transports import CliTransport
@@ -116,7 +116,7 @@ async def test_twenty_first_starts_in_one_home(real_cli: str, watched: Watched) 
     # A child that finds no file, but the backup of a faster one, says so and goes on.
     words = ("not found", "backup", "restore", "cp ")
     assert all(any(word in line for word in words) for line in complaints if line.strip()), complaints
-    assert not children()
+    assert not child_pids()
     assert watched.seen["whole"]
     assert not watched.seen["broken"]
     assert watched.content()["userID"]
@@ -163,7 +163,7 @@ async def test_children_killed_while_they_write_leave_it_whole(real_cli: str, wa
     async with anyio.create_task_group() as group:
         for _ in range(4):
             group.start_soon(start_and_die)
-    assert not children()
+    assert not child_pids()
     assert isinstance(watched.content(), dict)
     assert (await agent.query("go")).text == "Hello"
 

@@ -7,14 +7,13 @@ import gc
 import os
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from fake_cli_processes import ended, running
-from process_checks import DEADLINE, is_dead, until
+from process_checks import DEADLINE, child_pids, is_dead, until
 
 import pilothouse as ph
 from pilothouse.messages import Message
@@ -216,7 +215,7 @@ def test_a_hundred_queries_leave_nothing(fake: FakeCLI) -> None:
 
     def state() -> tuple[int, int, int]:
         gc.collect()
-        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children())
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(child_pids())
 
     async def main() -> None:
         for _ in range(3):
@@ -235,51 +234,3 @@ def test_a_hundred_queries_leave_nothing(fake: FakeCLI) -> None:
         await until(lambda: all(now <= then for now, then in zip(state(), before, strict=True)))
 
     asyncio.run(main())
-
-
-def children() -> list[int]:
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (task / "children").read_text().split())
-    return sorted(found - {watchdog.shell_pid})
-
-
-async def test_fifty_at_once_get_their_own_answers() -> None:
-    def play(child: Any) -> None:
-        user = child.expect("user")
-        child.emit(
-            {"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": str(child.argv)}
-        )
-        text = user["message"]["content"].upper()
-        child.emit({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}})
-        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text})
-
-    answers: dict[int, str] = {}
-    with FakeCLI.from_function(play) as fake:
-
-        async def ask(n: int) -> None:
-            answers[n] = (await ph.query(f"prompt {n}", cli=fake.path)).text
-
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as group:
-                for n in range(50):
-                    group.start_soon(ask, n)
-        assert answers == {n: f"PROMPT {n}" for n in range(50)}
-        assert not running(fake)
-
-
-async def test_a_block_keeps_all_messages_for_its_result(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.client.queries.STREAM_KEEP_BYTES", 1000)
-    fake.expect("user").emit(frames.init()).repeat(50, frames.assistant("x" * 100)).emit(frames.result("done"))
-    async with ph.query("go", cli=fake.path) as query:
-        assert len((await query.result()).messages) == 52
-
-
-async def test_giving_up_waiting_inside_a_block_ends_nothing(fake: FakeCLI) -> None:
-    fake.expect("user").emit(frames.init())
-    fake.expect("control_request", "interrupt").reply({}).emit(frames.result("done"))
-    async with ph.query("go", cli=fake.path) as query:
-        with anyio.move_on_after(0.05):
-            await query.result()
-        await query.interrupt()
-        assert (await query.result()).text == "done"
