@@ -36,13 +36,13 @@ def task(subtype: str, call: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def own_turn(*output: dict[str, Any]) -> list[dict[str, Any]]:
+def cli_turn(*output: dict[str, Any]) -> list[dict[str, Any]]:
     return [OWN_INIT, *output, frames.assistant("I was woken"), answer(**WOKEN, **SINCE)]
 
 
 def with_sub_agent() -> list[dict[str, Any]]:
     """A command, and a sub-agent with a tool of its own."""
-    return own_turn(
+    return cli_turn(
         using("Bash", "w1"), done("w1"), using("Agent", "w2"),
         using("Read", "w3", parent_tool_use_id="w2", subagent_type="Explore"), done("w3"), done("w2"),
     )  # fmt: skip
@@ -96,7 +96,7 @@ async def test_after_the_answer_of_a_query_it_lies_in_the_span_of_that(record: R
     """The CLI finishes its background work before it leaves, and names the prompts of the turns that have some."""
     seen = record()
     first = [frames.init(user_message_uuids=["u"]), using("Bash", "t1"), done("t1"), answer()]
-    with FakeCLI().turn(*first, *with_sub_agent(), *own_turn(using("Bash", "w9"))) as fake, anyio.fail_after(20):
+    with FakeCLI().turn(*first, *with_sub_agent(), *cli_turn(using("Bash", "w9"))) as fake, anyio.fail_after(20):
         result = await ph.query("one", cli=fake.path, instrumentation=seen.otel)
     assert result.text == "secret answer"
     inner = ("invoke_agent Explore", (("execute_tool Read", ()),))
@@ -180,7 +180,7 @@ async def test_a_child_that_dies_with_its_answer_has_answered_a_watched_query_to
 async def test_it_is_observed_as_a_query_without_a_prompt() -> None:
     book = Notebook()
     caller.set("who made it")
-    fake = FakeCLI().turn(frames.init(), answer(), *own_turn())
+    fake = FakeCLI().turn(frames.init(), answer(), *cli_turn())
     with fake:
         session = ph.session(cli=fake.path, instrumentation=book, model="opus")
         caller.set("who asks")
@@ -203,7 +203,7 @@ async def test_observing_it_is_optional() -> None:
             return None if start.self_started else super().query_started(start)
 
     book = OnlyQueries()
-    with FakeCLI().turn(frames.init(), answer(), *own_turn(using("Bash", "w1"))).text("two") as fake:
+    with FakeCLI().turn(frames.init(), answer(), *cli_turn(using("Bash", "w1"))).text("two") as fake:
         async with ph.session(cli=fake.path, instrumentation=book) as session:
             listener = session.messages()
             await session.query("one")
@@ -216,7 +216,7 @@ async def test_what_a_query_has_left_running_is_no_part_of_it() -> None:
     book = Notebook()
     left = [
         using("Agent", "a1"), task("task_started", "a1", subagent_type="slow"), done("a1"), answer(),
-        *own_turn(
+        *cli_turn(
             using("Read", "r1", parent_tool_use_id="a1"),
             using("Agent", "a2"), task("task_started", "a2"), using("Grep", "g1", parent_tool_use_id="a2"), done("a2"),
         ),

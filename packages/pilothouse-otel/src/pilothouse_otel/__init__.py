@@ -146,7 +146,7 @@ class _QueryObserver(Observer):
         self._session_id: str | None = start.session_id
         self._restarts = 0
         self._calls: dict[int, tuple[object, trace.Span | None]] = {}
-        spans.on_own_turn_end = self._on_own_turn_end
+        spans.on_cli_turn_end = self._on_cli_turn_end
         if content is not None:
             content.record_prompt(spans.root)
 
@@ -211,7 +211,7 @@ class _QueryObserver(Observer):
             self._record_error(span, end.error)
         span.end()
 
-    def _on_own_turn_end(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
+    def _on_cli_turn_end(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
         """Record a turn within the query that is not part of its result."""
         result = QueryResult([message], is_continuation=True)
         error = None if isinstance(result.error, Interrupted) else result.error

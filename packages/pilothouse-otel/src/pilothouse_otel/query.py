@@ -193,7 +193,7 @@ def _do_nothing(*_: object) -> None: ...
 class QuerySpans:
     """The spans of one query. The first, `root`, is opened here, in the current context; its creator ends it.
 
-    `denied` are ids of tool calls that were not permitted. `on_own_turn_end` is called for every turn of the CLI's own
+    `denied` are ids of tool calls that were not permitted. `on_cli_turn_end` is called for every turn of the CLI's own
     that has a result, with its span, which ends then, the seconds and the result message.
     """
 
@@ -209,19 +209,19 @@ class QuerySpans:
         self._agent_contexts: dict[str, otel_context.Context] = {}  # of every sub-agent, by the id of its call
         self._tasks: set[str] = set()  # sub-agents whose end is reported separately from the result of their call
         self._agent_name = agent
-        self._own_turn: tuple[Span, float] | None = None  # a turn that the CLI began by itself, after its response
+        self._cli_turn: tuple[Span, float] | None = None  # a turn that the CLI began by itself, after its response
         self._has_prompt_uuids = False  # whether the CLI names a turn's prompts: one without is its own
         self.denied: set[str] = set()
-        self.on_own_turn_end: OnTurnEnd = _do_nothing
+        self.on_cli_turn_end: OnTurnEnd = _do_nothing
 
     def context(self, tool_use_id: str | None = None) -> otel_context.Context:
         """Return the context inside of a tool call, or of the current turn."""
         return self._contexts.get(tool_use_id or "") or self._turn_context()
 
     def _turn_context(self) -> otel_context.Context:
-        if self._own_turn is None:
+        if self._cli_turn is None:
             return self._root_context
-        return trace.set_span_in_context(self._own_turn[0], self._root_context)
+        return trace.set_span_in_context(self._cli_turn[0], self._root_context)
 
     def start(self, name: str, context: otel_context.Context, attributes: Mapping[str, Any] | None = None) -> Span:
         """Start a span inside of `context`."""
@@ -248,24 +248,24 @@ class QuerySpans:
         elif isinstance(message, InitMessage):
             self._begin_turn(message)
         elif isinstance(message, ResultMessage):
-            self._end_own_turn(message)
+            self._end_cli_turn(message)
 
     def _begin_turn(self, message: InitMessage) -> None:
-        self._end_own_turn()
+        self._end_cli_turn()
         if message.user_message_uuids:
             self._has_prompt_uuids = True
         elif self._has_prompt_uuids:
             agent = self._agent_name
             attributes = {genai.OPERATION: genai.INVOKE_AGENT, genai.AGENT_NAME: agent, SELF_STARTED: True}
             span = self.start(f"{genai.INVOKE_AGENT} {agent}".rstrip(), self._root_context, attributes)
-            self._own_turn = span, perf_counter()
+            self._cli_turn = span, perf_counter()
 
-    def _end_own_turn(self, result: ResultMessage | None = None) -> None:
-        own, self._own_turn = self._own_turn, None
-        if own is not None:
-            span, began = own
+    def _end_cli_turn(self, result: ResultMessage | None = None) -> None:
+        turn, self._cli_turn = self._cli_turn, None
+        if turn is not None:
+            span, began = turn
             if result is not None:
-                self.on_own_turn_end(span, perf_counter() - began, result)
+                self.on_cli_turn_end(span, perf_counter() - began, result)
             span.end()
 
     def end_open(self) -> None:
@@ -274,7 +274,7 @@ class QuerySpans:
             self._end_tool(key, UNFINISHED)
         for key in list(self._agents):
             self._end_agent(key)
-        self._end_own_turn()
+        self._end_cli_turn()
 
     def _open_tool(self, block: ToolUseBlock, message: AssistantMessage, content: ContentRecorder | None) -> None:
         parent = self._turn_context()

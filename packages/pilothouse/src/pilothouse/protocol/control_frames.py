@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from pilothouse.errors import LineDecodeError, PeerError, UsageError
 from pilothouse.messages import Message
 from pilothouse.messages.base import RAW_KEY, RawLine, UnknownPart
-from pilothouse.messages.json_lines import UNENCODABLE, decode_line, encode_ascii, to_plain_scalar
+from pilothouse.messages.json_lines import UNENCODABLE, as_mapping, decode_line, encode_ascii, to_plain_scalar
 
 HEAD_BYTES: Final = 400
 """How many bytes of a dropped line are kept to recognise it by."""
@@ -221,7 +221,7 @@ def _read_flat_request(frame: ControlRequest) -> Fields:
 
 def read_response(frame: ControlResponse) -> ParsedResponse | None:
     """Read the response in a control response frame; None if it names no request."""
-    response = _to_mapping(frame.response)
+    response = as_mapping(frame.response)
     request_id = read_id(response.get("request_id"))
     if request_id is None:
         request_id = read_id(frame.request_id)
@@ -253,10 +253,10 @@ def _short_hook(body: Fields) -> tuple[str, Fields]:
     own = {key: body.pop(key) for key in ("callback_id", "tool_use_id") if key in body}
     given = body.pop("input", None)
     fields = {_HOOK_FIELDS.get(key, key): value for key, value in body.items()}
-    if "tool_name" in fields and "hook_event_name" not in _to_mapping(given):
+    if "tool_name" in fields and "hook_event_name" not in as_mapping(given):
         fields |= {} if given is None else {"tool_input": given}
     else:
-        fields |= _to_mapping(given)
+        fields |= as_mapping(given)
     if event is not None:
         fields["hook_event_name"] = event
     return "hook_callback", {"callback_id": "", **own, "input": fields}
@@ -281,7 +281,7 @@ def _is_error(response: Mapping[str, Any]) -> bool:
 
 def _make_error(request_id: str, response: Mapping[str, Any]) -> ParsedResponse:
     error, code = response.get("error"), response.get("error_code")
-    detail = _to_mapping(error)
+    detail = as_mapping(error)
     if detail:
         error, code = detail.get("message"), code if code is not None else detail.get("code")
     text = error if isinstance(error, str) and error else "the CLI gave no reason"
@@ -291,7 +291,7 @@ def _make_error(request_id: str, response: Mapping[str, Any]) -> ParsedResponse:
 _NOT_PAYLOAD: Final = frozenset({"type", "request_id", "subtype", "success", "result", "response"})
 
 
-def _parse_flat_response(request_id: str, fields: Fields) -> ParsedResponse:
+def _parse_flat_response(request_id: str, fields: Mapping[str, Any]) -> ParsedResponse:
     if _is_error(fields):
         return _make_error(request_id, fields)
     response = fields.get("response")
@@ -324,7 +324,7 @@ def _parse_open_requests(response: Mapping[str, Any]) -> tuple[ControlRequest, .
     for key, subtype in _OPEN_REQUEST_KEYS.items():
         items = response.get(key)
         for item in cast("list[object]", items) if isinstance(items, list) else ():
-            fields = _to_mapping(item)
+            fields = as_mapping(item)
             if read_id(fields.get("request_id")) is None:
                 continue
             nested = fields.get("request")
@@ -341,13 +341,9 @@ def _to_payload(value: object) -> Fields:
     return {} if value is None else {"result": value}
 
 
-def _to_mapping(value: object) -> Fields:
-    return cast("Fields", value) if isinstance(value, dict) else {}
-
-
-def _decode_fields(line: bytes) -> Fields:
+def _decode_fields(line: bytes) -> Mapping[str, Any]:
     try:
-        return _to_mapping(decode_line(line))
+        return as_mapping(decode_line(line))
     except LineDecodeError:
         return {}
 
