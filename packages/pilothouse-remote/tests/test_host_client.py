@@ -231,7 +231,8 @@ async def test_words_reach_the_turn_that_runs_at_the_host(
 
 async def test_the_words_of_a_session_that_is_closed_come_back(serve_host: MakeHost) -> None:
     with FakeCLI().expect("user").emit(frames.init()).wait_eof() as fake:
-        async with connect(serve_host(cli=fake.path)) as host:
+        served = serve_host(cli=fake.path)
+        async with connect(served) as host:
             session = await host.start("go")
             steering = await session.steer("only the unit tests")
             assert repr(steering) == f"HostedSteering({steering.id!r})"
@@ -241,7 +242,7 @@ async def test_the_words_of_a_session_that_is_closed_come_back(serve_host: MakeH
                     assert await steering.outcome() == "returned"
 
                 tasks.start_soon(wait)
-                await anyio.sleep(0.2)
+                await until(lambda: served.session.attached_count)
                 await session.close()
 
 
