@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 from fetched_files import fetched
+from process_checks import until
 
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.provision.pinned_files import managed_cli_path, model_path
@@ -208,9 +210,11 @@ async def test_cancelled_while_loading(gguf: Path) -> None:
 
 async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("xllamacpp")
+    begun = threading.Event()
     ended: list[BaseException] = []
 
     def slow_download(progress: Callable[[str, int, int | None], object]) -> Path:
+        begun.set()
         try:
             while True:
                 progress("download", 0, None)
@@ -220,10 +224,15 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None
             raise
 
     monkeypatch.setattr("pilothouse.provision.ensure_model", slow_download)
-    with anyio.move_on_after(0.1) as scope:
+
+    async def start() -> None:
         async with LocalModel():
             pytest.fail("there is no model")
-    assert scope.cancelled_caught
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        await until(begun.is_set)
+        group.cancel_scope.cancel()
     assert len(ended) == 1, "the download must have ended too"
 
 
