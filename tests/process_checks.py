@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -68,6 +69,25 @@ def open_descriptors() -> set[str]:
         if target.startswith(("pipe:", "anon_inode:[pidfd]")) and int(link.name) != watchdog._fd:
             found.add(f"{link.name} {target}")
     return found
+
+
+@contextmanager
+def few_descriptors(left: int) -> Generator[None]:
+    """In the block, this process can open so many more, whatever numbers those have that are open."""
+    taken: list[int] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 20, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(left):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 def eventually(condition: Callable[[], object], what: str | Callable[[], str] = "it did not happen") -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import resource
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import anyio
 import pytest
 from anyio import to_thread
 from load_measurements import echo, no_leaks_after, usage
+from process_checks import few_descriptors
 
 import pilothouse as ph
 from pilothouse import sync
@@ -134,7 +132,7 @@ async def test_without_descriptors_new_ones_are_refused_and_old_ones_go_on(
     monkeypatch.delitem(sys.modules, "pilothouse.transports.child_process", raising=False)
     agent = ph.Agent(cli=fake.path)
     async with no_leaks_after(fake), agent.session() as session, agent.query("wait") as query:
-        with all_descriptors_taken():
+        with few_descriptors(0):
             for _ in range(3):
                 with pytest.raises(ph.CLIStartError, match="open files"):
                     await agent.query("one too many")
@@ -142,19 +140,3 @@ async def test_without_descriptors_new_ones_are_refused_and_old_ones_go_on(
             await query.interrupt()
             assert (await query.result()).outcome == "interrupted"
         assert (await agent.query("after")).text == "re: after"
-
-
-@contextlib.contextmanager
-def all_descriptors_taken() -> Generator[None]:
-    taken: list[int] = []
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1]))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for descriptor in taken:
-            os.close(descriptor)
