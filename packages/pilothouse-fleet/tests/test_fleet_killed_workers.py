@@ -118,7 +118,7 @@ class Trial:
         ends = anyio.run(self.workers.ask, partial(read_row, statement=statement))
         assert ends == (*[len(self.keys) + 1] * 3, None)
         for call in self.fake.calls:
-            with suppress(FileNotFoundError):  # another process may have its number
+            with suppress(FileNotFoundError, ProcessLookupError):  # another process may have its number
                 assert self.fake.path not in Path(f"/proc/{call.pid}/cmdline").read_text()
 
 
