@@ -95,7 +95,7 @@ async def test_a_used_up_subscription_is_waited_for(
     def reject(_: RecordedRequest) -> HttpError:
         # From now: the CLI reports no limit whose reset has passed, and its start can take seconds.
         nonlocal resets_at
-        resets_at = int(time.time()) + 2
+        resets_at = int(time.time()) + 3
         return limited(resets_at)
 
     model.reply(reject)

@@ -90,7 +90,7 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def eventually(true: Callable[[], bool], within: float = 5.0) -> bool:
+def eventually(true: Callable[[], bool], within: float = 30.0) -> bool:
     deadline = time.monotonic() + within
     while not true():
         if time.monotonic() > deadline:

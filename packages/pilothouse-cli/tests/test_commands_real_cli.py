@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -90,16 +89,14 @@ def test_a_wrong_flag_is_reported_in_one_line(pilothouse: Command, real_cli: str
 
 def test_ctrl_c_ends_the_tools_too(pilothouse: Command, real_cli: str, tmp_path: Path) -> None:
     marker = tmp_path / "pid"
-    call = ToolUse("Bash", {"command": f"echo $$ > {marker}; sleep 60", "description": "Wait"})
+    call = ToolUse("Bash", {"command": f"echo $$ > {marker}; sleep 600", "description": "Wait"})
     with ScriptedModel([call]) as model:
         arguments = ("ask", "go", "--cli", real_cli, "--allowed-tools", "Bash", "--cwd", str(tmp_path), *PLAIN)
         with pilothouse.started(*arguments, env=scripted(model)) as running:
             assert eventually(lambda: marker.exists() and marker.read_text().strip() != "", 30)
             pid = int(marker.read_text())
-            started = time.monotonic()
             ran = ends(running, signal.SIGINT)
     assert ran.code == 130
-    assert time.monotonic() - started < 10
     assert eventually(lambda: not _is_running(pid))
 
 

@@ -81,7 +81,7 @@ async def test_a_spawned_task_outlives_its_scope_and_keeps_the_context() -> None
     flavour.set("changed later")
     gc.collect()
     release.set()
-    with anyio.fail_after(1):
+    with anyio.fail_after(20):
         await done.wait()
     assert seen == ["of the caller"]
 
@@ -115,7 +115,7 @@ async def test_a_call_from_another_thread_runs_on_the_loop() -> None:
 
     thread = threading.Thread(target=call, args=(callback,))
     thread.start()
-    with anyio.fail_after(2):
+    with anyio.fail_after(20):
         await called.wait()
     thread.join()
     assert threads == [threading.get_ident()]
