@@ -16,6 +16,7 @@ from conversations import bash
 import pilothouse as ph
 from pilothouse.messages import ToolResultBlock, UserMessage
 from pilothouse_policy import RecordedCall, Suggestion, read_calls, suggest_policy
+from pilothouse_policy.narrow_rules import CallIndex
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 from pilothouse_transcripts import list_sessions
 from pilothouse_transcripts.conversation import get_file_messages
@@ -308,3 +309,39 @@ async def test_the_dry_run_agrees_with_the_cli_on_commands(claude: Any, model: S
     happened = {command: "asks" if f"toolu_{at}" in asked else "runs" for at, command in enumerate(commands)}
     tried = suggestion.try_on(RecordedCall("Bash", {"command": command}, "ran", cwd=root) for command in commands)
     assert dict(zip(commands, (each.outcome for each in tried), strict=True)) == happened
+
+
+DENIED = """'tool' test
+t\\ool test
+nohup 'tool' test
+timeout 5 tool test
+timeout -s KILL 5 tool test
+timeout --signal TERM 5 tool test
+NO_COLOR=1 tool test
+if true; then tool test; fi
+for i in 1; do tool test; done
+tool test | cat
+tool test 2>&1
+'git' describe --all
+xargs git describe --all
+echo x | xargs git describe --all
+NO_COLOR=1 xargs git describe --all"""
+
+
+async def test_a_call_that_a_rule_would_allow_counts_as_denied(claude: Any, model: ScriptedModel) -> None:
+    """Else a suggestion would allow what somebody denied, because that was spelt in another way."""
+    root, rules = str(claude.cwd), ("tool test", "git describe:*")
+    commands = [*DENIED.split("\n"), "tool\ntest"]
+    model.reply([ToolUse(call.name, call.input, id=f"toolu_{at}") for at, call in enumerate(map(bash, commands))])
+    model.reply("done")
+    asked: set[str] = set()
+
+    def note(request: ph.PermissionRequest) -> bool:
+        asked.add(request.tool_use_id or "")
+        return False
+
+    await claude.ask(can_use_tool=note, allowed_tools=[f"Bash({rule})" for rule in rules])
+    assert not asked
+    for command in commands:
+        index = CallIndex([RecordedCall("Bash", {"command": command}, "denied", cwd=root)], root)
+        assert any(index.may_match("Bash", rule) for rule in rules), command

@@ -276,7 +276,8 @@ def test_only_calls_that_ran_are_evidence() -> None:
 
 DENIED_FORMS = ["{}", "{} && ls", "ls; {}", "timeout 5 {}", "NODE_ENV=x {}", "({})", "{} | cat", "x $({})", "{} # x",
                 "if true; then {}; fi", "{} 2>&1", "ls\n{}", "nice -n 5 {}", "time {}", "env A=1 {}",
-                "! {}", "for i in 1; do {}; done"]  # fmt: skip
+                "! {}", "for i in 1; do {}; done", "xargs {}", "noglob {}", "timeout -s KILL 5 {}",
+                "timeout --signal TERM 5 {}"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", DENIED_FORMS)
@@ -291,6 +292,12 @@ def test_what_was_denied_in_any_form_gets_no_rule(form: str) -> None:
         assert rules(*calls, bash(form.format("git status -v"), "denied", by)) == [
             f"Bash({c.input['command']})" for c in calls
         ]
+
+
+@pytest.mark.parametrize("written", ["'npm' test", '"npm" test', "n\\pm test", "'timeout' 5 npm test", "npm\ntest"])
+def test_what_was_denied_in_any_quotes_gets_no_rule(written: str) -> None:
+    assert rules(bash("npm test"), bash(written, "denied")) == []
+    assert rules(bash("npm test 'a b'"), bash(f"{written} 'a b'", "denied")) == []
 
 
 def test_a_denied_edit_narrows_the_folder() -> None:

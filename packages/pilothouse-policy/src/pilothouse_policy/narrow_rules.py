@@ -284,10 +284,19 @@ _WRAPPER = r"(?:nohup|time|command|nice(?:\s+-n\s+\d+)?|timeout\s+\d+[smhd]?)"
 _WRAPPERS = re.compile(rf"^\s*(?:{_WRAPPER}\s+)*")
 # What may stand around a command at most.
 _PREFACE = re.compile(
-    r"^\s*(?:(?:then|do|else|if|while|until|!|\{|\(|env|builtin|exec|stdbuf|timeout|nice"
-    rf"|-\S+|\d\S*|\w+=\S*|{_WRAPPER})\s*(?<=[\s({{]))*"
+    r"^\s*(?:(?:then|do|else|if|while|until|!|\{|\(|env|builtin|exec|noglob|stdbuf|timeout|nice|xargs"
+    rf"|(?:-s|--signal)\s+\S+|-\S+|\d\S*|\w+=\S*|{_WRAPPER})\s*(?<=[\s({{]))*"
 )
 _TAIL = re.compile(r"(?<![\s)}])(?:\s*(?<!\d)\d*[<>].*|\s+#.*|\s*[)}])+$", re.DOTALL)
+_QUOTES = str.maketrans("", "", "'\"\\")
+
+
+def _simplify(command: str) -> str:
+    """Return a command without quotes, and with single blanks.
+
+    To Claude Code, `'git' push` and `g'i't push` are `git push`, and a line break between the two is a blank.
+    """
+    return " ".join(command.replace("\\\n", "").translate(_QUOTES).split())
 
 
 def split_command(command: str) -> Iterator[str]:
@@ -325,6 +334,8 @@ class CallIndex:
         """Whether a rule may match one of the calls, also as a part of it. Says yes when in doubt."""
         if tool == "WebFetch":
             return content.removeprefix("domain:") in self._addresses
+        if tool == "Bash":
+            content = _simplify(content)
         return _normalize(tool, content, self._root) in self._matched
 
 
@@ -339,7 +350,8 @@ def _list_matched(call: RecordedCall, root: str) -> Iterator[Rule]:
     """Yield every rule, normalized, that may match a call or a part of it; those for addresses aside."""
     if call.tool == "Bash":
         command = str(call.input.get("command", ""))
-        for part in (command.strip(), *split_command(command)):
+        unquoted = command.replace("\\\n", "").translate(_QUOTES)
+        for part in map(_simplify, (command, *split_command(unquoted))):
             yield "Bash", part
             yield "Bash", _to_beginning(part)
     elif call.tool.startswith("mcp__"):
