@@ -300,6 +300,13 @@ def test_what_was_denied_in_any_quotes_gets_no_rule(written: str) -> None:
     assert rules(bash("npm test 'a b'"), bash(f"{written} 'a b'", "denied")) == []
 
 
+def test_a_chain_with_a_denied_command_gets_no_rule() -> None:
+    for chain in ("git add . && git push", "git push; ls", "ls && git push && ls"):
+        assert rules(bash(chain), bash("git push", "denied")) == []
+        assert reasons(bash(chain), bash("git push", "denied")) == ["a part of it was denied", "a person denied it"]
+        assert rules(bash(chain), bash("git push -f", "denied")) == [f"Bash({chain})"]
+
+
 def test_a_denied_edit_narrows_the_folder() -> None:
     assert rules(edit("src/a"), edit("src/b"), edit("src/c", "denied")) == ["Edit(/src/a)", "Edit(/src/b)"]
     assert rules(edit("src/a"), edit("src/b"), edit("SRC/x/../c", "denied")) == ["Edit(/src/a)", "Edit(/src/b)"]

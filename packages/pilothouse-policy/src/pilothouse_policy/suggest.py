@@ -29,6 +29,7 @@ from pilothouse_policy.narrow_rules import (
     Rule,
     find_need,
     get_call_path,
+    split_command,
     to_path_content,
 )
 from pilothouse_policy.recorded_calls import RecordedCall
@@ -272,7 +273,16 @@ def _was_reading_denied(tool: str, content: str, denied: CallIndex) -> bool:
 
 
 def _is_denied(rule: Rule, denied: CallIndex) -> bool:
-    return denied.may_match(*rule) or _was_reading_denied(*rule, denied)
+    return (
+        denied.may_match(*rule)
+        or _was_reading_denied(*rule, denied)
+        or any(denied.may_match("Bash", part) for part in _list_parts(*rule))
+    )
+
+
+def _list_parts(tool: str, content: str) -> Iterable[str]:
+    """Return the commands that a rule for a command allows with it: `a` and `b` of `a && b`."""
+    return split_command(content) if tool == "Bash" else ()
 
 
 def _choose(evidence: _Groups, denied: CallIndex) -> Iterator[tuple[Rule, list[RecordedCall]]]:
@@ -391,8 +401,9 @@ def _explain(call: RecordedCall, need: Need, denied: CallIndex) -> str:
         return need.reason
     if _was_reading_denied(need.tool, need.content, denied):
         return "reading the same file was denied"
-    is_denied = denied.may_match(need.tool, need.content)
-    return "the same, or a command that contains it, was also denied" if is_denied else need.reason
+    if denied.may_match(need.tool, need.content):
+        return "the same, or a command that contains it, was also denied"
+    return "a part of it was denied" if _is_denied((need.tool, need.content), denied) else need.reason
 
 
 def _group(calls: Iterable[tuple[RecordedCall, str]]) -> tuple[OtherCalls, ...]:
