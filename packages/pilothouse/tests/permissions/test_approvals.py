@@ -286,6 +286,16 @@ async def test_what_cannot_be_allowed_for_longer_says_so() -> None:
     await settle(wider, do)
 
 
+@pytest.mark.parametrize("longer", [{"minutes": 15}, {"always": True}, {"always": "localSettings"}])
+async def test_a_changed_call_is_allowed_once(longer: Any) -> None:
+    def do(ask: Ask) -> None:
+        with pytest.raises(UsageError, match="another input is allowed once"):
+            ask.allow(updated_input={"x": 2}, **longer)
+        ask.allow(updated_input={"x": 1}, **longer)
+
+    assert (await settle(CALL, do))["behavior"] == "allow"
+
+
 async def test_a_callback_that_fails_is_logged_and_the_ask_waits_on(caplog: Any) -> None:
     async def fail(ask: Ask) -> None:
         raise RuntimeError("no network")

@@ -201,7 +201,7 @@ class Ask:
 
         Raises:
             AskSettledError: it is settled already.
-            UsageError: a yes does not answer it, or this call cannot be allowed for longer.
+            UsageError: a yes does not answer it, or this call cannot be allowed for longer, as with another input.
         """
         if isinstance(self.request, ElicitationRequest):
             if self.request.mode != "url":
@@ -213,6 +213,11 @@ class Ask:
             raise UsageError(f"minutes: expected a number above 0, got {minutes!r}")
         if minutes is not None and _make_grant_key(self.request) is None:
             raise UsageError("this call cannot be allowed for some minutes: a person has to decide each one")
+        is_changed = updated_input is not None and updated_input != self._call.tool_input
+        if is_changed and (minutes is not None or always is not False):
+            raise UsageError(
+                "a call with another input is allowed once: for longer would mean the call as it was asked"
+            )
         changes = list(updated_permissions)
         if always is not False:
             proposed = self.permanent_changes
