@@ -253,6 +253,13 @@ async def test_minutes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(asked) == count
 
 
+async def test_minutes_end_with_a_closed_collection() -> None:
+    asks, scope = Asks(on_ask=lambda ask: ask.allow(minutes=15)), Scope()
+    assert (await handle(asks, BASH, scope))["behavior"] == "allow"
+    asks.close()
+    assert (await handle(asks, BASH, scope))["behavior"] == "deny"
+
+
 async def test_minutes_are_above_zero() -> None:
     def decide(ask: Ask) -> None:
         wrong: list[Any] = [0, -1, float("nan"), "15"]

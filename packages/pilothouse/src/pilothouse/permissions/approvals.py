@@ -542,7 +542,7 @@ class Asks(AskView):
     def _find_grant(self, scope: Any, request: PermissionRequest) -> str | None:
         key = _make_grant_key(request)
         until, by = self._grants.get(scope, {}).get(key or "", (0.0, ""))
-        if key is None or time.monotonic() >= until:
+        if key is None or self.is_closed or time.monotonic() >= until:
             return None
         log.info("%s is allowed without asking: %s has allowed it for some minutes", request.tool_name, by)
         return by
