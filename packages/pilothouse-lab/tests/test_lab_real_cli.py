@@ -53,7 +53,7 @@ async def test_a_hook_that_breaks_a_tool_is_found(agent: ph.Agent, case: Case, t
     assert (report.conclusion, report.total.counts) == ("worse", (4, 4, 0, 4))
     assert "has no attribute 'read'" in str(report)
     assert {run.tool_calls[0].input for run in report.records} == {'{"command":"sed -i.old s/load/read/ ./app.py"}'}
-    assert all(run.cost_usd > 0 and run.turns == 2 for run in report.records)
+    assert all(run.cost_usd and run.turns == 2 for run in report.records)
     [before, *_], [after, *_] = report.get_runs("baseline", "renames"), report.get_runs("candidate", "renames")
     assert (await replay(before, agent, case)).text == "Renamed."
     assert (await replay(after, broken, case)).text == "Renamed."

@@ -306,9 +306,9 @@ class LabRunner:
         self.lost_in_row = [*self.lost_in_row, error] if error is not None and record.lost else []
         record.verdicts.insert(0, Verdict(check=ANSWERS, passed=error is None, saw=reason))
         record.passed = all(verdict.passed for verdict in record.verdicts)
-        record.session_id = attempt.session_id
+        record.session_id, record.turns, record.cost_usd = attempt.session_id, attempt.requests, None
         if result is not None:
-            record.text, record.turns, record.cost_usd = result.text, result.turns, result.cost_usd or 0.0
+            record.text, record.turns, record.cost_usd = result.text, result.turns, result.cost_usd
             record.tool_calls = [RecordedCall(call.name, _hide_path(call.input, cwd)) for call in result.tool_uses]
         await run_blocking(self._save, attempt.key, record)
         if result is None:

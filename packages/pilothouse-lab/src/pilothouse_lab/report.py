@@ -58,7 +58,7 @@ class RunRecord(Struct, kw_only=True):
         lost: why it counts for neither side, such as an overloaded API; "": it counts.
         verdicts: what each check says.
         text: the answer.
-        cost_usd: cost in US dollars, without judges.
+        cost_usd: cost in US dollars, without judges; None: not known, such as that of a run that timed out.
         turns: turns of the model.
         tool_calls: the tool calls, in order.
         recording: path of the recording of its protocol; see `replay`.
@@ -74,7 +74,7 @@ class RunRecord(Struct, kw_only=True):
     lost: str = ""
     verdicts: list[Verdict] = []
     text: str = ""
-    cost_usd: float = 0.0
+    cost_usd: float | None = 0.0
     turns: int = 0
     tool_calls: list[RecordedCall] = []
     recording: str = ""
@@ -100,7 +100,7 @@ class CaseResult(Struct, frozen=True):
             cases.
         excess: how many more runs of the candidate passed than if the agent made no difference, case by case.
         success: rate of runs that passed, from 0 to 1: of the baseline, of the candidate, and the difference.
-        cost_usd: cost of a run in US dollars, in the same way.
+        cost_usd: cost of a run in US dollars, in the same way, of the runs whose cost is known.
         turns: turns of a run, in the same way.
     """
 
@@ -127,7 +127,7 @@ class Report:
         records: the records of all runs that have ended.
         planned: number of runs that were asked for.
         stopped: why runs are missing; "": nothing stopped them.
-        cost_usd: cost of all runs and judges, in US dollars.
+        cost_usd: cost of all runs and judges, in US dollars, as far as it is known.
         directory: where the records and recordings are.
     """
 
@@ -172,8 +172,11 @@ class Report:
         counts = evidence.Counts(*map(sum, zip(*map(self._count, cases), strict=True)))
         old, new = evidence.estimate_rate(*counts[:2]), evidence.estimate_rate(*counts[2:])
 
-        def measure(read: Callable[[RunRecord], float]) -> Measure:
-            before, after = ([[read(run) for run in self.get_runs(side, case)] for case in cases] for side in VARIANTS)
+        def measure(read: Callable[[RunRecord], float | None]) -> Measure:
+            before, after = (
+                [[value for run in self.get_runs(side, case) if (value := read(run)) is not None] for case in cases]
+                for side in VARIANTS
+            )
             difference = evidence.estimate_mean_difference(before, after)
             return evidence.estimate_mean(before), evidence.estimate_mean(after), difference
 
@@ -212,6 +215,7 @@ class Report:
     def notes(self) -> list[str]:
         """The conclusion, and what a reader has to know besides the numbers."""
         total, missing, lost = self.total, self._count_missing(), sum(bool(one.lost) for one in self.records)
+        unpriced = sum(one.cost_usd is None for one in self.records)
         difference, runs = total.success[2], sum(total.counts[1::2])
         is_known = difference.low is not None and difference.high is not None
         low, high = (f"{100 * (value or 0):+.0f}" for value in (difference.low, difference.high))
@@ -225,6 +229,7 @@ class Report:
             "One of the agents has no run that counts: nothing is known of the difference.": not is_known,
             "No run passed: look at the checks.": runs and not any(total.counts[::2]),
             f"Of {self.planned} runs, {missing} did not run, and {lost} count for neither side.": missing or lost,
+            f"Runs of unknown cost, which no figure includes: {unpriced}.": unpriced,
             f"Stopped: {self.stopped}.": self.stopped,
         }
         return [text for text, applies in notes.items() if applies]
@@ -307,8 +312,12 @@ class Report:
 
 def _write_case(one: CaseResult) -> list[str]:
     rates = ["{}/{}".format(*one.counts[:2]), "{}/{}".format(*one.counts[2:])]
-    cost, turns = ([each.value for each in some[:2]] for some in (one.cost_usd, one.turns))
-    return [one.name, *rates, f"{one.p:.2g}", "{:.4f} → {:.4f}".format(*cost), "{:.1f} → {:.1f}".format(*turns)]
+    measures = (one.cost_usd, "{:.4f}"), (one.turns, "{:.1f}")
+    changes = (
+        " → ".join("-" if isnan(each.value) else form.format(each.value) for each in measure[:2])
+        for measure, form in measures
+    )
+    return [one.name, *rates, f"{one.p:.2g}", *changes]
 
 
 def _write_points(difference: float) -> str:
