@@ -226,6 +226,7 @@ async def test_a_run_can_be_replayed(tmp_path: Path) -> None:
         ({"cases": [CASE, CASE]}, "two cases are named 'asks'"),
         ({"runs": 0}, "runs: expected a whole number from 1, got 0"),
         ({"runs": "2"}, "runs: expected a whole number from 1, got '2'"),
+        ({"concurrency": 0}, "concurrency: expected a whole number from 1, got 0"),
         ({"baseline": {}}, "baseline: expected an Agent, got dict"),
     ],
 )

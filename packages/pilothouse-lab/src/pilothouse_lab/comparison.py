@@ -148,7 +148,7 @@ async def compare(
         PilothouseError: all runs fail for the same reason, such as a wrong key; correct it, and call again with the
             same directory.
     """
-    _check_arguments(cases, runs, {"baseline": baseline, "candidate": candidate})
+    _check_arguments(cases, runs, concurrency, {"baseline": baseline, "candidate": candidate})
     root = await run_blocking(_make_directory, directory)
     pairs = (baseline, candidate)
     order = [
@@ -197,7 +197,7 @@ async def compare(
     return Report([case.name for case in cases], records, len(runner.plan), stopped, spent, root)
 
 
-def _check_arguments(cases: object, runs: object, agents: Mapping[str, object]) -> None:
+def _check_arguments(cases: object, runs: object, concurrency: object, agents: Mapping[str, object]) -> None:
     """Raise a UsageError for what `compare` cannot work with."""
     wanted = "compare: cases: expected a list of Case"
     if isinstance(cases, Case):
@@ -213,8 +213,9 @@ def _check_arguments(cases: object, runs: object, agents: Mapping[str, object]) 
         names.add(case.name)
     if not names:
         raise ph.UsageError("compare: there are no cases")
-    if type(runs) is not int or runs < 1:
-        raise ph.UsageError(f"compare: runs: expected a whole number from 1, got {runs!r:.80}")
+    for name, given in (("runs", runs), ("concurrency", concurrency)):
+        if type(given) is not int or given < 1:
+            raise ph.UsageError(f"compare: {name}: expected a whole number from 1, got {given!r:.80}")
     for name, agent in agents.items():
         if not isinstance(agent, ph.Agent):
             raise ph.UsageError(f"compare: {name}: expected an Agent, got {type(agent).__name__}")
