@@ -261,6 +261,23 @@ async def test_a_missing_workspace_names_its_case(tmp_path: Path) -> None:
         await compare([case], baseline=make_agent(), candidate=make_agent(), directory=tmp_path / "lab")
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "half of a pair \ud800", "x" * 401])
+def test_a_name_that_no_run_can_have_is_refused(name: str) -> None:
+    wanted = "Case: name: expected one line of printable text, 400 characters at most, got"
+    with pytest.raises(ph.UsageError, match=f"^{wanted} "):
+        Case(name, "Fix")
+    Case("ärgert 🎉 " + "x" * 391, "Fix")
+
+
+async def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"baseline": make_agent(), "candidate": make_agent(), "runs": 1, "directory": tmp_path}
+    await compare([CASE], **how)
+    record = next(tmp_path.glob("runs/*/run.json"))
+    record.write_bytes(record.read_bytes()[:50])
+    with pytest.raises(ph.UsageError, match=rf"the record {record} is damaged \(.*\); name a new directory"):
+        await compare([CASE], **how)
+
+
 async def test_a_broken_check_is_no_result(tmp_path: Path) -> None:
     case = Case("asks", "Well?", [lambda run: run.no_such_field])  # pyright: ignore[reportAttributeAccessIssue]
     report = await compare([case], baseline=make_agent(), candidate=make_agent(), runs=2, directory=tmp_path)

@@ -33,6 +33,7 @@ OWN_FAILURES = (*_LIMITS, ph.ExecutionError, ph.StructuredOutputError)
 """Failures of a run that its configuration causes. Any other, such as an overloaded API, counts for neither side."""
 PRIVATE_OPTIONS = frozenset({"api_key", "auth_token", "oauth_token", "env", "mcp_servers", "settings", "extra_args"})
 """Options that may hold keys, and are not part of the key of a run."""
+MAX_NAME_CHARS = 400
 ANSWERS = "ends with an answer"
 """The check that every run has."""
 
@@ -64,6 +65,9 @@ class Case:
         for name, given in (("name", self.name), ("prompt", self.prompt)):
             if not isinstance(given, str) or not given:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ph.UsageError(f"Case: {name}: expected text, got {given!r:.80}")
+        if not self.name.isprintable() or len(self.name) > MAX_NAME_CHARS:  # it is a part of the keys of runs
+            wanted = f"expected one line of printable text, {MAX_NAME_CHARS} characters at most"
+            raise ph.UsageError(f"Case: name: {wanted}, got {self.name!r:.80}")
         if found := _explain_checks(self.checks):
             wanted = "expected a list of functions or checks"
             raise ph.UsageError(f"Case {self.name!r:.80}: checks: {wanted}, got {found}")
@@ -331,7 +335,10 @@ class LabRunner:
     def load(self, key: str) -> RunRecord | None:
         """Read the record of a run; None if there is none. Blocking."""
         path = self._find(key) / "run.json"
-        return msgspec.json.decode(path.read_bytes(), type=RunRecord) if path.exists() else None
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=RunRecord) if path.exists() else None
+        except msgspec.DecodeError as error:
+            raise ph.UsageError(f"compare: the record {path} is damaged ({error}); name a new directory") from error
 
 
 def _hide_path(value: Any, path: str) -> str:
