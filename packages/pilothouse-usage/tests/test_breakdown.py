@@ -141,6 +141,20 @@ def test_unseen_output_goes_to_the_longer_reply() -> None:
     assert all(row.is_estimated for row in found.turns)
 
 
+def test_output_is_never_more_than_the_cli_has_counted() -> None:
+    """A gateway gave no usage for a last reply, for which the CLI then told all tokens that the agent had before."""
+    lines = [
+        reply("m1", (10, 5, 0, 0)),
+        task("task_started", "call"),
+        reply("m2", (900, 60, 0, 0), parent_tool_use_id="call"),
+        reply("m3", (0, 0, 0, 0), parent_tool_use_id="call"),
+        task_end("call", 960),
+    ]
+    found = breakdown(decoded(*lines, result({OPUS: usage(910, 65, usd=0.1)})))
+    assert sum(row.output_tokens for row in found.turns) == 65
+    assert found.cost_usd == fsum(row.cost_usd for row in found.turns) == 0.1
+
+
 def test_a_turn_without_a_result_has_no_price() -> None:
     found = breakdown(decoded(reply("m1", (10, 5, 0, 0))))
     assert (found.cost_usd, found.unpriced_tokens, found.turns[0].input_tokens) == (0.0, 15, 10)

@@ -292,6 +292,10 @@ def divide(replies: Sequence[ApiMessage], totals: Mapping[str, ModelUsage]) -> I
 def _complete(replies: Sequence[ApiMessage], whole: Counts) -> list[Counts]:
     """Return the tokens of the replies of one model, with estimates of what their messages do not show."""
     counts = [[*reply.counts] for reply in replies]
+    outputs = [each[_OUTPUT] for each in counts]
+    if sum(outputs) > whole[_OUTPUT]:  # the CLI counts a reply without usage as what its agent had before
+        for each, part in zip(counts, apportion(whole[_OUTPUT], outputs), strict=True):
+            each[_OUTPUT] = part
     missing = [*_subtract(whole, [reply.counts for reply in replies])]
     hidden = [index for index, reply in enumerate(replies) if reply.hidden_tokens]
     known = [replies[index].hidden_tokens for index in hidden]
