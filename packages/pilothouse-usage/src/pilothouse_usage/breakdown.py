@@ -244,7 +244,8 @@ def session_breakdown(
     """Return the same of a session on disk, with its sub-agents, as `breakdown` does.
 
     Tokens and costs are those of `pilothouse_transcripts.usage_report`: transcripts show all tokens of the replies in
-    them, and the CLI's prices. What the CLI does not write into them, such as requests for titles, is not included.
+    them, and the CLI's prices. Requests whose replies the CLI does not write into them are not included, such as those
+    for titles and for the summaries of `/compact`. A fork includes the replies that it repeats.
 
     Args:
         session_id: the id of the session.
