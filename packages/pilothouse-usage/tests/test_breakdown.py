@@ -155,6 +155,13 @@ def test_output_is_never_more_than_the_cli_has_counted() -> None:
     assert found.cost_usd == fsum(row.cost_usd for row in found.turns) == 0.1
 
 
+@pytest.mark.parametrize("damage", [b"NaN", b"1e999", b"1e308", b"-3"])
+def test_what_cannot_be_a_cost_counts_as_none(damage: bytes) -> None:
+    line = json.dumps(result({OPUS: usage(10, usd=0.125)})).encode()
+    message = decode(line.replace(b"0.125", damage))
+    assert (breakdown([message]).cost_usd, breakdown(QueryResult([message])).cost_usd) == (0.0, 0.0)
+
+
 def test_a_turn_without_a_result_has_no_price() -> None:
     found = breakdown(decoded(reply("m1", (10, 5, 0, 0))))
     assert (found.cost_usd, found.unpriced_tokens, found.turns[0].input_tokens) == (0.0, 15, 10)

@@ -29,6 +29,7 @@ from pilothouse_transcripts.search import OnProgress, list_newest_sessions
 # Costs of tokens relative to fresh input: output, cache write, cache read. The ratios are the same for all models of
 # the API; prices are not known here.
 _TOKEN_WEIGHTS = (1.0, 5.0, 1.25, 0.1)
+_MAX_USD = 1e9
 SYNTHETIC_MODEL = "<synthetic>"
 """The CLI's model name for text that it wrote itself."""
 
@@ -242,9 +243,9 @@ def _read_file(path: Path, into: _FileUsage, on_problem: OnProblem) -> None:
 
 def _count_row(row: _UsageRow, into: _FileUsage) -> None:
     if row.type == "cost-state":
-        into.reported_usd = row.total_cost
+        into.reported_usd = row.total_cost if row.total_cost is not None and is_cost(row.total_cost) else None
         if row.model_usage:
-            into.prices.append(row.model_usage)
+            into.prices.append({model: usage for model, usage in row.model_usage.items() if is_cost(usage.cost_usd)})
         return
     body = row.message
     if row.type != "assistant" or body is None or body.usage is None or body.model in (None, SYNTHETIC_MODEL):
@@ -272,6 +273,11 @@ def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[st
 
 def _count_tokens(usage: Usage | ModelUsage) -> tuple[int, int, int, int]:
     return (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+
+
+def is_cost(usd: float) -> bool:
+    """Return whether a number can be a cost. NaN, which JSON of Python may have, would spoil every sum it is in."""
+    return 0 <= usd <= _MAX_USD
 
 
 def weigh_tokens(counts: Sequence[int]) -> float:

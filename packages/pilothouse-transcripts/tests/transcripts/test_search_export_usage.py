@@ -219,6 +219,18 @@ def test_what_a_session_did_not_note_is_priced_by_another_one_or_not_at_all(disk
     assert usage_report(session_id=untold.id).total.cost_usd == 0
 
 
+@pytest.mark.parametrize("damage", ["NaN", "1e999", "1e308", "-3"])
+def test_a_damaged_cost_spoils_no_sum(disk: Disk, damage: str) -> None:
+    good = disk.talk("hi", "hello")
+    cost_state(good, 1, 0.5)
+    bad = disk.talk("hi", "hello")
+    cost_state(bad, 1, 0.123)
+    bad.path.write_text(bad.path.read_text().replace("0.123", damage))
+    report = usage_report(config_dir=disk.config)
+    assert [one.reported_usd for one in report.sessions if one.session_id == bad.id] == [None]
+    assert (report.total.cost_usd, report.total.unpriced_tokens) == (pytest.approx(2 * 0.5 / 125), 0)
+
+
 def test_text_of_the_cli_itself_costs_nothing(disk: Disk) -> None:
     file = disk.session()
     body = {"id": "x", "role": "assistant", "model": "<synthetic>", "content": [], "usage": TOKENS}

@@ -37,7 +37,7 @@ from pilothouse.messages import (
     UserMessage,
 )
 from pilothouse.support import encode_json, to_json_values
-from pilothouse_transcripts.usage import SYNTHETIC_MODEL, weigh_tokens
+from pilothouse_transcripts.usage import SYNTHETIC_MODEL, is_cost, weigh_tokens
 
 NANOS = 1_000_000_000
 """Parts of a dollar in which costs are divided."""
@@ -340,8 +340,8 @@ def count_tokens(usage: Usage | ModelUsage) -> Counts:
 
 
 def count_nanos(usage: ModelUsage) -> int:
-    """Return the cost of a usage, in billionths of a dollar."""
-    return max(0, round(usage.cost_usd * NANOS))
+    """Return the cost of a usage, in billionths of a dollar; 0 for what cannot be one."""
+    return round(usage.cost_usd * NANOS) if is_cost(usage.cost_usd) else 0
 
 
 def _find_total(model: str, totals: Mapping[str, Any]) -> str | None:
