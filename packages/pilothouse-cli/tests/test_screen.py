@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.cells import cell_len
 
 from pilothouse.errors import CLIExitedError, CLINotFoundError, OptionsError, ProvisionError, QueryTimeout
 from pilothouse_cli.failures import describe_failure, join_lines
@@ -93,6 +94,20 @@ def test_texts_are_shortened_to_one_line() -> None:
     assert format_tool_input({"file_path": "/x", "limit": 3}) == "/x"
     assert format_tool_input({"a": 1, "ä": [None]}) == '{"a": 1, "ä": [null]}'
     assert format_tool_input({}) == ""
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_narrow_window_cuts_texts_and_no_number(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    head = ("agent", "replies", "input", "write", "read", "output", "time", "cost")
+    row = ("general-purpose: 検索 every caller of it", "12", "46,750", "7,000", "7,000", "≈1,300", "12.5 s", "$0.0469")
+    Screen(out, io.StringIO()).table(head, [row])
+    _, line = out.getvalue().splitlines()
+    assert line.split()[-8:] == [*row[1:6], "12.5", "s", "$0.0469"]
+    assert line.startswith("general-purpo" if columns == 80 else "general…")
+    assert cell_len(line) <= 80
 
 
 @pytest.mark.parametrize("char", ["\u202e", "\u2066", "\x1b", "\x9b"])

@@ -13,6 +13,7 @@ from io import StringIO
 from textwrap import wrap
 from typing import Literal, Protocol, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
@@ -64,6 +65,8 @@ _STYLES: dict[Style, str] = {
 }
 # Stages that report their progress; the others get a bar that only moves.
 _BYTE_STAGES = frozenset({"download", "extract", "read", "verify"})
+_LEAST_TEXT_COLUMNS = 8
+"""So much of a text in a table is shown in any window; lines that are too long then go on in the next one."""
 _PIPE_COLUMNS = 1_000_000
 """The width of what is no terminal: a program gets whole lines."""
 
@@ -242,15 +245,19 @@ class Screen:
         return captured.get()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print an answer in columns, cut to the width of the window if there is one."""
+        """Print an answer in columns; a window cuts the texts of the widest column, and never a number beside them."""
         self.idle()
+        lines = [head, *([cell.translate(CONTROL_CHARACTERS) for cell in row] for row in rows)]
+        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+        widest = max(widths)
         table = Table(*head, box=None, header_style="bold", pad_edge=False)
-        for column in table.columns:
-            column.no_wrap, column.overflow = True, "ellipsis"
-        for row in rows:
-            table.add_row(*(Text(cell.translate(CONTROL_CHARACTERS)) for cell in row))
-        width = None if self._to_terminal else _PIPE_COLUMNS
-        console = Console(file=self._out, force_terminal=self.is_terminal, highlight=False, width=width)
+        for column, width in zip(table.columns, widths, strict=True):
+            column.no_wrap = width < widest  # rich narrows the others only; no text below is wrapped in its column
+        for row in lines[1:]:
+            table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+        console = Console(file=self._out, force_terminal=self.is_terminal, highlight=False)
+        least = sum(widths) + 2 * (len(widths) - 1) - max(0, widest - _LEAST_TEXT_COLUMNS)
+        console.width = max(console.width, least) if self._to_terminal else _PIPE_COLUMNS
         with console.capture() as captured:
             console.print(table)
         for line in captured.get().splitlines():
