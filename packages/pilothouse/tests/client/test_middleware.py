@@ -294,6 +294,26 @@ async def test_a_mistake_is_the_failure_of_the_query(
     await ended(fake)
 
 
+@pytest.mark.parametrize("method", ["on_messages", "after_result"])
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("x")])
+async def test_a_middleware_that_raises_no_exception_fails(fake: FakeCLI, method: str, error: BaseException) -> None:
+    class Failing(Middleware):
+        def on_messages(self, batch: list[Message]) -> list[Message]:
+            if method == "on_messages":
+                raise error
+            return batch
+
+        async def after_result(self, result: ResultMessage) -> NextPrompt | None:
+            raise error
+
+    fake.text("Hello")
+    text = f"a middleware raised {type(error).__name__}"
+    with anyio.fail_after(8), pytest.raises(ph.PilothouseError, match=text) as caught:
+        await ph.query("go", cli=fake.path, middleware=[Failing])
+    assert caught.value.__cause__ is error
+    await ended(fake)
+
+
 @pytest.mark.parametrize("returned", [None, "Hello", ["Hello"], 5])
 async def test_prompts_that_are_none_are_refused_before_anything_starts(fake: FakeCLI, returned: Any) -> None:
     class Preparing(Middleware):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from functools import partial
@@ -149,3 +150,48 @@ async def test_what_a_peer_or_a_factory_raises_is_found_in_the_error(given: Any,
         assert "the other side of the transport failed" in str(caught.value)
         assert "CLI" not in str(caught.value)
         assert "Traceback" not in str(caught.value)
+
+
+class Mistaken(Echo):
+    """Raises in one of its methods, at the first call."""
+
+    def __init__(self, method: str, error: BaseException) -> None:
+        super().__init__()
+
+        async def fail(*_: Any) -> Any:
+            raise error
+
+        setattr(self, method, fail)
+
+
+METHODS = ("start", "serve", "send", "receive", "close")
+
+
+async def ask_mistaken(method: str, error: BaseException, *, in_session: bool) -> None:
+    """Without an error of the transport, the query would wait for ever, or trio end with an internal error."""
+    transport: Any = partial(Mistaken, method, error)
+
+    async def ask() -> None:
+        if in_session:
+            async with ph.session(transport=transport) as session:
+                await session.query("hi")
+        else:
+            await ph.query("hi", transport=transport)
+
+    with anyio.fail_after(4), pytest.raises(ph.PilothouseError, match="the transport") as caught:
+        await ask()
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("x")])
+async def test_a_transport_that_raises_no_exception_fails(error: BaseException, method: str, in_session: bool) -> None:
+    await ask_mistaken(method, error, in_session=in_session)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_transport_whose_own_task_is_cancelled_fails(method: str, in_session: bool) -> None:
+    await ask_mistaken(method, asyncio.CancelledError(), in_session=in_session)

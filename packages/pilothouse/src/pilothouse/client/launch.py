@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pilothouse.callbacks import check_signature
+from pilothouse.callbacks import check_signature, convert_failures
 from pilothouse.client.controls import with_mcp_wait
 from pilothouse.client.handlers import RequestHandlers
 from pilothouse.client.middleware import Middleware
@@ -57,7 +57,8 @@ def make_transport(options: Options) -> Transport:
         is_one = not isinstance(given, type) and not missing_methods(given)
         if callable(given) and not is_one:
             check_signature(given, "transport")
-            given = given()
+            with convert_failures("transport"):
+                given = given()
         made = adapt_transport(given)
     if options.session_store is None:
         return made

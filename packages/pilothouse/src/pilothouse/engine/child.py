@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
+from pilothouse.callbacks import convert_failures
 from pilothouse.engine.activity import ChildActivity
 from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
@@ -50,6 +51,7 @@ SAVE_SECONDS = 3.0  # from the confirmation until its turn must have ended, whic
 OPEN_REQUEST_SECONDS = 0.05  # between two looks whether the requests of the CLI have their responses
 
 Work = Callable[[], Awaitable[None]]
+TRANSPORT = "the transport"  # in errors
 
 
 class ChildRun(OwnedTask):
@@ -172,7 +174,8 @@ class ChildRun(OwnedTask):
             raise self.failure
 
     async def _run_owned(self) -> None:
-        await self.transport.start(self.invocation)
+        with convert_failures(TRANSPORT):
+            await self.transport.start(self.invocation)
         try:
             self.activity.touch()
             async with anyio.create_task_group() as self._tasks:
@@ -193,7 +196,8 @@ class ChildRun(OwnedTask):
             self._tasks = None
             with anyio.CancelScope(shield=True):
                 try:
-                    await self.transport.close()
+                    with convert_failures(TRANSPORT):
+                        await self.transport.close()
                 except PilothouseError as error:
                     self.close_failure = error
                     raise
@@ -212,7 +216,8 @@ class ChildRun(OwnedTask):
     async def _run_or_end_child(self, work: Work) -> None:
         """Run `work`; an error in it ends the whole connection."""
         try:
-            await work()
+            with convert_failures(TRANSPORT):
+                await work()
         except Exception as error:  # noqa: BLE001 - raised by `_run_owned`
             self.failure = self.failure or error
             if self._tasks is not None:
@@ -355,7 +360,8 @@ class ChildRun(OwnedTask):
         # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
         if is_needed and query is not None and not query.turn.is_interrupted:
             await self.wait_idle()
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has exited, or is being ended
+        # Suppressed: it has exited, or is being ended.
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), convert_failures(TRANSPORT):
             await self.transport.end_input()
         while not self._output_ended.is_set():
             if self.activity.background:

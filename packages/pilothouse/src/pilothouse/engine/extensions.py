@@ -14,12 +14,15 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilothouse.callbacks import convert_failures
 from pilothouse.engine.incoming_requests import RequestHandler
 from pilothouse.engine.pending_work import PromptMessage
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 
 log = logging.getLogger("pilothouse.engine")
+
+MIDDLEWARE = "a middleware"  # in errors
 
 SendControl = Callable[[str, Mapping[str, Any]], None]
 """Sends a control request (subtype and body) without waiting for the response."""
@@ -196,7 +199,7 @@ class MiddlewareRunner:
         decision = None
         if not self._is_cancelled:
             try:
-                with anyio.CancelScope() as self._scope:
+                with anyio.CancelScope() as self._scope, convert_failures(MIDDLEWARE):
                     decision = await self._after_result(self._result)
             except Exception:
                 if not self._is_cancelled:

@@ -17,9 +17,10 @@ from typing import Any, Literal
 import anyio
 from msgspec import Struct
 
+from pilothouse.callbacks import convert_failures
 from pilothouse.engine.buffer import MessageBuffer
-from pilothouse.engine.child import ChildRun
-from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
+from pilothouse.engine.child import TRANSPORT, ChildRun
+from pilothouse.engine.extensions import MIDDLEWARE, MiddlewareRunner, NextPrompt, QueryMiddleware
 from pilothouse.engine.failures import self_wait_error
 from pilothouse.engine.interrupt import Interrupt
 from pilothouse.engine.limits import QueryLimits, TimeLimits
@@ -353,7 +354,8 @@ class QueryRun(OwnedTask):
         """A batch as changed by the middleware. Its error fails the query, not the reader."""
         assert self._middleware is not None
         try:
-            return self._middleware.on_messages(list(batch))
+            with convert_failures(MIDDLEWARE):
+                return self._middleware.on_messages(list(batch))
         except Exception as error:  # noqa: BLE001 - it belongs to the consumer
             self.fail(error)
             return []
@@ -499,7 +501,8 @@ class QueryRun(OwnedTask):
 
     async def _run_or_fail_query(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work()
+            with convert_failures(TRANSPORT):
+                await work()
         except Exception as error:  # noqa: BLE001 - it is the failure of the query
             self.fail(error)
 
