@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ OBJECTS = 5  # bytes in memory for a byte of small messages: 3 to 4, depending o
 def run(workload: str, backend: str, size: int, *, within: float) -> dict[str, Any]:
     """Run a workload in a process of its own, for at most `within` seconds."""
     command = [sys.executable, "-W", "error", str(PROGRAM), workload, backend, str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=within)
+    env = os.environ | {"PYTHONPATH": str(PROGRAM.parent.parent)}  # where `process_checks` is
+    done = subprocess.run(command, capture_output=True, text=True, timeout=within, env=env)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     reported = json.loads(done.stdout)

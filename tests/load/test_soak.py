@@ -29,7 +29,8 @@ GROWTH: Final = MIB  # of memory from the middle third to the last, without what
 
 def run(backend: str, seconds: float, round_seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-W", "error", str(PROGRAM), backend, str(seconds), str(round_seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * seconds + 120)
+    env = os.environ | {"PYTHONPATH": str(PROGRAM.parent.parent)}  # where `process_checks` is
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * seconds + 120, env=env)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return json.loads(done.stdout)
