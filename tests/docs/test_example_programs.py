@@ -28,7 +28,7 @@ from pilothouse.provision.pinned_files import model_path
 from pilothouse_testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
 LIMIT_S = 60
-GONE_S = 10
+GONE_S = 30
 
 pytestmark = pytest.mark.real_cli
 
