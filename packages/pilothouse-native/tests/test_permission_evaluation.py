@@ -117,7 +117,10 @@ GUARDED = """.git/config .git/hooks/pre-commit .GIT/x .claude/settings.json .Cla
 .idea/x .husky/pre-push .bashrc .zshrc .profile .gitconfig .gitmodules .mcp.json .npmrc .envrc .env
 .env.local .ssh/config .claude.json sub/.git/config .git. .bashrc::$DATA pilothouse.toml sub/Pilothouse.TOML .hg/hgrc
 .cargo/config.toml .config/git/config .devcontainer/devcontainer.json .cursor/rules .github/workflows/ci.yml
-.pre-commit-config.yaml .gitlab-ci.yml .MCP.json .g\u200bit/config Jenkinsfile"""
+.pre-commit-config.yaml .gitlab-ci.yml .MCP.json .g\u200bit/config Jenkinsfile .yarn/releases/yarn.cjs .mvn/jvm.config
+.pnp.cjs .pnp.loader.mjs .pnp.js .pnp.data.json .pnpmfile.cjs bunfig.toml .bunfig.toml .bazelrc .bazelversion
+.bazeliskrc lefthook.yml lefthook.yaml .lefthook.yaml .yarnrc .yarnrc.yml .zshenv .zlogin .zlogout .bash_login
+.bash_aliases sub/gradle-wrapper.properties .devcontainer.json pyrightconfig.json .ripgreprc sub/maven-wrapper.properties"""
 RULED = [
     Row("Write", path, None, "")
     for path in [

@@ -120,18 +120,20 @@ def _apply_mode(found: Decision, mode: str) -> Decision:
 # Files here can run commands later without a permission request, or hold secrets. Names in lower case.
 _GUARDED_FOLDERS = (
     ".aws .azure .buildkite .cargo .circleci .claude .config .cursor .devcontainer .direnv .docker .forgejo .git "
-    ".gitea .github .gnupg .hg .husky .idea .jj .kube .m2 .pilothouse .ssh .svn .vim .vscode .windsurf "
-    ".woodpecker .zed"
+    ".gitea .github .gnupg .hg .husky .idea .jj .kube .m2 .mvn .pilothouse .ssh .svn .vim .vscode .windsurf "
+    ".woodpecker .yarn .zed"
 )
 GUARDED_FOLDERS = frozenset(_GUARDED_FOLDERS.split())
 _GUARDED_FILES = (
-    ".bash_aliases .bash_login .bash_logout .bash_profile .bashrc .claude.json .condarc .cshrc .curlrc .dockercfg "
-    ".emacs .env .envrc .exrc .gdbinit .gitattributes .gitconfig .gitlab-ci.yml .gitmodules .hgrc .inputrc .irbrc "
-    ".kshrc .lldbinit .login .mcp.json .mise.toml .netrc .npmrc .nvimrc .pam_environment .pgpass .pre-commit-"
-    "config.yaml .profile .pryrc .psqlrc .pypirc .pythonrc .ripgreprc .rprofile .screenrc .tcshrc .tmux.conf "
-    ".tool-versions .travis.yml .vimrc .wgetrc .xinitrc .xprofile .yarnrc .yarnrc.yml .zlogin .zlogout .zprofile "
-    ".zshenv .zshrc authorized_keys azure-pipelines.yml bitbucket-pipelines.yml git-credentials hgrc id_dsa "
-    "id_ecdsa id_ed25519 id_rsa jenkinsfile known_hosts lefthook.yml mise.toml pilothouse.toml pip.conf"
+    ".bash_aliases .bash_login .bash_logout .bash_profile .bashrc .bazeliskrc .bazelrc .bazelversion .bunfig.toml "
+    ".claude.json .condarc .cshrc .curlrc .devcontainer.json .dockercfg .emacs .env .envrc .exrc .gdbinit "
+    ".gitattributes .gitconfig .gitlab-ci.yml .gitmodules .hgrc .inputrc .irbrc .kshrc .lldbinit .login .mcp.json "
+    ".mise.toml .netrc .npmrc .nvimrc .pam_environment .pgpass .pnp.cjs .pnp.data.json .pnp.js .pnp.loader.mjs "
+    ".pnpmfile.cjs .pre-commit-config.yaml .profile .pryrc .psqlrc .pypirc .pythonrc .ripgreprc .rprofile .screenrc "
+    ".tcshrc .tmux.conf .tool-versions .travis.yml .vimrc .wgetrc .xinitrc .xprofile .yarnrc .yarnrc.yml .zlogin "
+    ".zlogout .zprofile .zshenv .zshrc authorized_keys azure-pipelines.yml bitbucket-pipelines.yml bunfig.toml "
+    "git-credentials gradle-wrapper.properties hgrc id_dsa id_ecdsa id_ed25519 id_rsa jenkinsfile known_hosts "
+    "lefthook.yaml lefthook.yml maven-wrapper.properties mise.toml pilothouse.toml pip.conf pyrightconfig.json"
 )
 GUARDED_FILES = frozenset(_GUARDED_FILES.split())
 GUARDED_PREFIXES = (".env.", ".lefthook.")
