@@ -120,7 +120,8 @@ GUARDED = """.git/config .git/hooks/pre-commit .GIT/x .claude/settings.json .Cla
 .pre-commit-config.yaml .gitlab-ci.yml .MCP.json .g\u200bit/config Jenkinsfile .yarn/releases/yarn.cjs .mvn/jvm.config
 .pnp.cjs .pnp.loader.mjs .pnp.js .pnp.data.json .pnpmfile.cjs bunfig.toml .bunfig.toml .bazelrc .bazelversion
 .bazeliskrc lefthook.yml lefthook.yaml .lefthook.yaml .yarnrc .yarnrc.yml .zshenv .zlogin .zlogout .bash_login
-.bash_aliases sub/gradle-wrapper.properties .devcontainer.json pyrightconfig.json .ripgreprc sub/maven-wrapper.properties"""
+.bash_aliases sub/gradle-wrapper.properties .devcontainer.json pyrightconfig.json .ripgreprc
+sub/maven-wrapper.properties"""
 RULED = [
     Row("Write", path, None, "")
     for path in [
@@ -162,6 +163,30 @@ async def test_never_laxer_than_the_real_cli(real_cli: str, settings: dict[str, 
     laxer = [row.about for row, cli, own in zip(rows, found, ours, strict=True) if cli == "ask" and own == "allow"]
     assert laxer == []
     assert ours.count("allow") > 8
+
+
+@pytest.mark.anyio
+@pytest.mark.real_cli
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("content", ["deep/**", "./deep/**", "/deep/**", "sub/deep/**", "deep/c.txt", "deep/c.txt "])
+async def test_never_denies_less_than_the_real_cli(real_cli: str, content: str) -> None:
+    with ScriptedModel() as model:
+        cwd = model.home / "work"
+        paths = [cwd / name for name in ("deep/c.txt", "sub/deep/c.txt", "sub/deep/in/c.txt", "sub/c.txt")]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("one")
+        model.reply([ToolUse("Read", {"file_path": str(path)}) for path in paths])
+        model.reply("done")
+        agent = ph.Agent(
+            cli=real_cli, cwd=cwd, env=model.env(), inherit_env=False, disallowed_tools=[f"Read({content})"]
+        )
+        result = await agent.query("go")
+        rules = RuleSet.parse(deny=[f"Read({content})"])
+        where = Workplace(cwd, env={"HOME": str(model.home), "PATH": "/usr/bin:/bin"})
+        ours = {str(path) for path in paths if judged(where, "Read", str(path), rules=rules).behavior == "deny"}
+    denied = {str(denial.tool_input["file_path"]) for denial in result.permission_denials}
+    assert denied <= ours
 
 
 @pytest.mark.requirement("E83")

@@ -88,6 +88,16 @@ def test_forbidding_takes_no_notice_of_capitals() -> None:
         assert found is loosely
 
 
+def test_forbidding_a_folder_forbids_it_anywhere() -> None:
+    """As in the CLI, where `secret/**` means `secret`, and blanks at the end nothing."""
+    for content in ("secret/**", "./secret/**", "secret/** ", "secret"):
+        assert matches_path(content, "/w/in/secret/x", root="/w", home="/h", is_loose=True), content
+    for content in ("/secret/**", "a/secret/**", "in/secre/**"):
+        assert not matches_path(content, "/w/in/secret/x", root="/w", home="/h", is_loose=True), content
+    assert not matches_path("secret/**", "/w/in/secret/x", root="/w", home="/h")
+    assert matches_path("secret/x ", "/w/secret/x", root="/w", home="/h", is_loose=True)
+
+
 def test_hosts() -> None:
     assert matches_host("domain:a.com", "a.com")
     assert not matches_host("domain:a.com", "b.a.com")

@@ -355,15 +355,18 @@ def matches_path(content: str, path: str, *, root: str, home: str, is_loose: boo
 
     As in `.gitignore`: `//etc/**` is absolute, `~/x` is in the home directory, and everything else in the directory
     in which the session started: `/x` and `a/x` right there, `x` without a slash anywhere below. A directory matches
-    everything in it. With `is_loose`, for rules that forbid, letters that some file systems treat as equal are equal.
+    everything in it. With `is_loose`, for rules that forbid, letters that some file systems treat as equal are equal,
+    and as in the CLI `x/**` is the same as `x`, and blanks at the end mean nothing.
     """
+    if is_loose:
+        content = content.rstrip(" ")
     if content.startswith("//"):
         base, pattern = "", content[1:]
     elif content == "~" or content.startswith("~/"):
         base, pattern = home, content[1:] or "/"
     else:
         base, pattern = root, content.removeprefix("./")
-        if "/" not in pattern.rstrip("/"):
+        if "/" not in (pattern.removesuffix("/**") if is_loose else pattern).rstrip("/"):
             pattern = f"**/{pattern}"
     base, pattern = base.rstrip("/"), f"/{pattern.lstrip('/')}"
     if is_loose:
