@@ -143,6 +143,7 @@ RULED = [
 SETTINGS: list[dict[str, Any]] = [
     {"permission_mode": "acceptEdits"},
     {"allowed_tools": ["Edit(/sub/**)", "Edit(*.md)", "Edit(~/notes/**)", "Edit(lib/**)"]},
+    {"allowed_tools": ["Edit", "Write(*)", "Read(*)", "Glob", "Bash(cat *)"]},
     {"allowed_tools": ["Bash(git *)", "Bash(ls:*)", "Bash(rm x)", "Bash(echo *)", "Bash(touch *)", "Bash(cat *)"]},
 ]
 
@@ -151,7 +152,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("settings", SETTINGS, ids=["acceptEdits", "paths", "commands"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["acceptEdits", "paths", "tools", "commands"])
 @pytest.mark.requirement("E83")
 async def test_never_laxer_than_the_real_cli(real_cli: str, settings: dict[str, Any]) -> None:
     guarded = [Row("Write", f"$CWD/{name}", None, "") for name in GUARDED.split()]
@@ -162,7 +163,7 @@ async def test_never_laxer_than_the_real_cli(real_cli: str, settings: dict[str, 
     found, ours = await on_the_real_cli(real_cli, rows, **settings)
     laxer = [row.about for row, cli, own in zip(rows, found, ours, strict=True) if cli == "ask" and own == "allow"]
     assert laxer == []
-    assert ours.count("allow") > 8
+    assert ours.count("allow") > 6
 
 
 @pytest.mark.anyio

@@ -83,9 +83,9 @@ def test_rule_that_cannot_be_read_forbids_but_never_allows(text: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "tool", "behavior", "names"),
     [
-        ("Read", "Grep", "allow", True),
+        ("Read", "Grep", "allow", False),
         ("Read(x)", "Glob", "deny", True),
-        ("Edit", "Write", "allow", True),
+        ("Edit", "Write", "allow", False),
         ("Edit", "NotebookEdit", "deny", True),
         ("Write", "Edit", "allow", False),
         ("mcp__x", "mcp__x__y", "allow", True),
@@ -212,6 +212,23 @@ def test_which_tools_of_a_server_a_rule_covers(
     assert matches_mcp_tool(rule, "deny", server, tool) is denies
     assert matches_mcp_tool(rule, "ask", server, tool) is denies
     assert matches_mcp_tool(rule, "allow", server, tool) is allows
+
+
+def test_a_rule_without_a_path_allows_one_tool() -> None:
+    """As in the CLI: `Edit` allows no new file, and `Read(*)` nothing outside of the directory."""
+    rules = RuleSet.parse(allow=["Edit", "Read", "Glob(*)"], deny=["Edit", "Read"], ask=["Edit(a)"])
+    for tool in ("Write", "NotebookEdit", "Grep"):
+        assert not rules.find_matching("allow", tool)
+        assert rules.find_matching("deny", tool)
+    for tool, content in (("Edit", None), ("Read", None), ("Glob", "*")):
+        assert rules.find_matching("allow", tool) == (PermissionRule(tool, content),)
+    assert rules.find_matching("ask", "Write")
+    for tool in ("Edit", "Read"):
+        paths = RuleSet.parse(allow=[f"{tool}(a/**)"])
+        assert paths.find_matching("allow", {"Edit": "Write", "Read": "Grep"}[tool])
+        assert RuleSet.parse(allow=[f"{tool}(*)"], deny=[f"{tool}(*)"]) == RuleSet(
+            deny=(PermissionRule(tool),), allow=(PermissionRule(tool, "*"),)
+        )
 
 
 def test_what_is_no_rule_takes_no_rule_away() -> None:

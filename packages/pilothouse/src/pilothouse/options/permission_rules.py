@@ -35,6 +35,7 @@ _TO_ESCAPE: Final = re.compile(r"[()\\]")
 _SERVER_PATTERN: Final = re.compile(r"mcp__[^*]+__")
 # A rule for Edit or Read also holds for these tools, but a path in a rule for them allows nothing, as in the CLI.
 _FAMILIES: Final = {"Edit": FILE_TOOLS, "Read": READ_TOOLS}
+_TOOLS_WITH_PATHS: Final = FILE_TOOLS | READ_TOOLS
 PATHLESS_TOOLS: Final = {
     **dict.fromkeys(sorted(FILE_TOOLS - {"Edit"}), "Edit"),
     **dict.fromkeys(sorted(READ_TOOLS - {"Read"}), "Read"),
@@ -181,13 +182,17 @@ def matches_tool(rule: PermissionRule, tool: str, behavior: PermissionBehavior) 
     A rule that allows names the tool, its MCP server (`mcp__server`), or some tools of one server
     (`mcp__server__get_*`). A rule that denies or asks may have wildcards anywhere in the name.
 
+    A rule for Edit or Read that denies or asks, or that has a path, holds for all tools that edit or read. As in the
+    CLI, one that allows without a path is about that tool alone, and with `*`, about it in the working directory.
+
     `mcp__a__b__c` may be a tool of the server `a` or of the server `a__b`, and `mcp__a___b` of `a` or `a_`. A rule for
     `mcp__a` allows neither: the CLI does not let it allow the tools of those other servers.
     """
     name, tool = rule.tool_name, TOOL_ALIASES.get(tool, tool)
-    if behavior == "allow" and rule.content and name in PATHLESS_TOOLS:
+    has_path = rule.content not in (None, "", "*")
+    if behavior == "allow" and has_path and name in PATHLESS_TOOLS:
         return False
-    if name == tool or tool in _FAMILIES.get(name, ()):
+    if name == tool or (tool in _FAMILIES.get(name, ()) and (has_path or behavior != "allow")):
         return True
     if behavior != "allow":  # generously: also `?` and brackets, and a server whose name has "__"
         return tool.startswith(f"{name}__") or matches_wildcard(name, tool) or fnmatchcase(tool, name)
@@ -287,7 +292,10 @@ def _read_rule(value: str | Mapping[str, Any], *, is_strict: bool) -> Permission
         # A doubled backslash stays doubled, other than in `PermissionRule.parse`: a rule allows to the letter.
         return _make_rule(name, content.replace("\\(", "(").replace("\\)", ")"))
     given = None if isinstance(value, str) else value.get("ruleContent")
-    return _make_rule(name, None if given in (None, "", "*") else str(given))
+    is_whole = given in (None, "", "*")
+    if is_strict and name in _TOOLS_WITH_PATHS and (given == "*" or text.strip() == f"{name}(*)"):
+        is_whole, given = False, "*"
+    return _make_rule(name, None if is_whole else str(given))
 
 
 def _make_rule(name: str, content: str | None) -> PermissionRule:
