@@ -81,6 +81,11 @@ def test_each_tool_is_shown_by_what_matters() -> None:
     assert shown(other) == ["to: north", "  by west", "knots: 7"]
 
 
+def test_a_cell_to_be_removed_is_shown_as_such() -> None:
+    cell = {"notebook_path": "/a.ipynb", "cell_id": "c1", "new_source": "", "edit_mode": "delete"}
+    assert shown(request_for("NotebookEdit", cell)) == ["/a.ipynb", "# cell_id: c1", "# edit_mode: delete"]
+
+
 def test_the_reason_of_a_request_is_printed_once() -> None:
     request = request_for("Bash", {"command": "cat /etc/x"}, reason="outside", blocked_path="/etc/x")
     assert shown(request) == ["$ cat /etc/x", "reason: outside"]

@@ -246,6 +246,7 @@ def _command(values: Mapping[str, Any]) -> Iterable[StyledLine]:
 
 
 _SHOWN_WITH_COMMANDS = frozenset({"command", "description", "run_in_background", "timeout"})
+_SHOWN_WITH_FILES = frozenset({"content", "file_path", "new_source", "notebook_path"})
 
 
 def _edit(values: Mapping[str, Any]) -> Iterable[StyledLine]:
@@ -259,6 +260,8 @@ def _edit(values: Mapping[str, Any]) -> Iterable[StyledLine]:
 def _write(values: Mapping[str, Any]) -> Iterable[StyledLine]:
     content = str(values.get("content", values.get("new_source", "")))
     yield str(values.get("file_path", values.get("notebook_path", ""))), "title"
+    for line, _ in _arguments({name: value for name, value in values.items() if name not in _SHOWN_WITH_FILES}):
+        yield f"# {line}", "warning"
     for line in content.splitlines():
         yield f"+{line}", "good"
 
