@@ -414,6 +414,17 @@ def test_a_full_disk_is_one_line(pilothouse: Command) -> None:
     assert done.stderr.decode() == "pilothouse: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_answer_that_meets_a_full_disk_is_no_traceback(pilothouse: Command) -> None:
+    """What stays in the buffer is written at the end, when the failure has been told already."""
+    with FakeCLI().text("ok") as fake:
+        line = " ".join([*pilothouse.argv("ask", "hi", "--cli", fake.path), ">/dev/full"])
+        done = subprocess.run(["/bin/sh", "-c", line], env=pilothouse.env, capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 1
+    assert done.stderr.decode().endswith("pilothouse: the output cannot be written: No space left on device\n")
+    assert b"Traceback" not in done.stderr
+
+
 def test_no_standard_output_at_all_is_no_traceback(pilothouse: Command) -> None:
     with FakeCLI().text("ok") as fake:
         line = " ".join([*pilothouse.argv("ask", "hi", "--cli", fake.path), ">&- <&-"])

@@ -37,7 +37,12 @@ def main(argv: list[str] | None = None) -> int:
         # An ignored signal, as under nohup, stays ignored.
         with replace_handlers(("SIGTERM", "SIGHUP"), ended_by.interrupt, lambda old: old is signal.SIG_DFL):
             code = _run(argv)
-            sys.stdout.flush()
+            try:
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                return _fail_unwritten(error)
             return code
     except KeyboardInterrupt:
         return _interrupted(ended_by.signum)
@@ -76,14 +81,12 @@ def run_command(command: Command, request: Any, screen: Screen) -> int:
     except (PilothouseError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        from pilothouse_cli.failures import FAILED, report_failure
+        from pilothouse_cli.failures import report_failure
 
         try:
             return report_failure(screen, error)
         except OSError as failure:  # a full disk, say, takes no report either
-            print(f"pilothouse: the output cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
-            _discard_output()
-            return FAILED
+            return _fail_unwritten(failure)
     finally:
         screen.idle()
 
@@ -111,6 +114,14 @@ def _interrupted(signum: signal.Signals) -> int:
     # as when importing dataclasses. Running such code again clears that state.
     eval("None")  # noqa: S307 - a constant
     return SIGNAL_BASE + signum
+
+
+def _fail_unwritten(error: OSError) -> int:
+    from pilothouse_cli.failures import FAILED
+
+    print(f"pilothouse: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+    _discard_output()
+    return FAILED
 
 
 def _discard_output() -> None:
