@@ -101,6 +101,16 @@ def test_a_run_without_a_key_is_shown_by_its_prompt(run: Any, prompts: Path, fak
     assert "  3: In blocks  succeeded" in err
 
 
+@pytest.mark.parametrize(("name", "text"), [("bom.jsonl", '"one"'), ("bom.txt", "one")])
+def test_a_byte_order_mark_is_no_part_of_a_prompt(
+    run: Any, tmp_path: Path, fake: FakeCLI, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(f"{text}\n", "utf-8-sig")
+    code, _, err = run(str(tmp_path / name), "--cli", fake.path)
+    assert (code, "1: one  succeeded" in err) == (0, True)
+    assert [call.prompts for call in fake.calls] == [["one"]]
+
+
 def test_local_is_for_workers(run: Any, prompts: Path) -> None:
     code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
     assert (code, "give --local to the worker, which executes the runs" in err) == (2, True)

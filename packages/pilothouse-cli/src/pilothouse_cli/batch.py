@@ -5,6 +5,7 @@ Owns the fleet made from flags, the progress display, and the files of prompts a
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import re
@@ -379,6 +380,8 @@ class PromptFile:
     def _read_prompts(self) -> Iterator[tuple[int, PromptLine]]:
         try:
             for number, line in enumerate(self._read_lines(), start=1):
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)  # of editors on Windows
                 if line.strip():
                     yield number, self._parse_line(number, line)
         except OSError as error:
