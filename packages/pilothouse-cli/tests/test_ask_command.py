@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +381,27 @@ def test_ctrl_c_while_reading_standard_input_is_quiet(pilothouse: Command) -> No
     finally:
         child.kill()
     assert (ran.code, ran.err.strip()) == (130, "pilothouse: interrupted")
+
+
+_INTERRUPTED_START = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "pilothouse":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+from pilothouse_cli import main
+sys.exit(main(["options"]))
+"""
+
+
+def test_ctrl_c_while_the_core_is_imported_is_quiet(pilothouse: Command) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_START], env=pilothouse.env, capture_output=True, timeout=LIMIT_S
+    )
+    assert (done.returncode, done.stderr.decode().strip()) == (130, "pilothouse: interrupted")
 
 
 def _reads_stdin(pid: int) -> bool:
