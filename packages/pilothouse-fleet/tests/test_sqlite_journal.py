@@ -148,6 +148,18 @@ async def test_a_run_that_ends_every_process_ends_some_day(path: Path) -> None:
         assert (run.state, run.interruptions) == ("succeeded", 0)
 
 
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+async def test_a_damaged_journal_is_told_from_another_file(path: Path, damage: str) -> None:
+    async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
+        await fleet.gather([f"prompt {number}" * 100 for number in range(100)])
+    sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else whole[:4096].ljust(len(whole), b"\xff"))
+    with pytest.raises(FleetJournalError, match=r"malformed; restore a copy, or save what `sqlite3 FILE .recover`"):
+        async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
+            await fleet.gather(["prompt"])
+
+
 async def test_files_that_are_no_journal_are_left_as_they_are(path: Path, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("dear diary, " * 500)

@@ -236,7 +236,7 @@ class SqliteJournal:
                     f"version {FORMAT_VERSION}: use that pilothouse, or give another path"
                 ) from None
             except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
+                if isinstance(error, sqlite3.OperationalError) or _is_damaged(error):  # or locked, or not readable
                     raise
                 raise self._make_foreign_error() from error
 
@@ -334,7 +334,8 @@ class SqliteJournal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise self._make_error(f"the journal {self.path} cannot be used: {error}") from error
+            hint = "; restore a copy, or save what `sqlite3 FILE .recover` finds in it" if _is_damaged(error) else ""
+            raise self._make_error(f"the journal {self.path} cannot be used: {error}{hint}") from error
 
     def _make_foreign_error(self) -> FleetJournalError:
         return self._make_error(f"{self.path} is not a journal of a fleet; it was not changed")
@@ -607,6 +608,10 @@ class SqliteJournal:
         """Return runs in the order they were added, with numbers greater than `after`."""
         where, values = ("", ()) if state is None else ("state = ? AND ", (state,))
         return await self._read_runs(f"{where}number > ? ORDER BY number LIMIT ?", (*values, after, limit))
+
+
+def _is_damaged(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
 
 
 def _select_by_keys(db: sqlite3.Connection, columns: str, keys: Collection[str]) -> list[Any]:
