@@ -82,6 +82,14 @@ def test_streamed_texts_of_two_api_messages_are_separated_and_of_one_are_not() -
     assert told == QueryResult(messages).full_text == "A.\nB. Cut off\nD\nE\nF"
 
 
+def test_streamed_text_of_a_message_without_a_beginning_comes_once() -> None:
+    """The CLI then names no message of the deltas; llama.cpp begins an answer so whose first character is an emoji."""
+    deltas = [{**frame, "api_message_id": None} for frame in frames.stream_text("In pieces")[1:] if "event" in frame]
+    reader = TextReader()
+    told = [text for frame in (*deltas, frames.assistant("In pieces")) for text in reader.read(from_dict(frame))]
+    assert "".join(told) == "In pieces"
+
+
 def test_a_result_as_json() -> None:
     answer = QueryResult(recorded("04_tool_use_bash"))
     told = json.loads(json.dumps(answer.to_dict()))

@@ -153,6 +153,8 @@ class EventReader:
     def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
         speaker = self._speakers.get(agent)
+        if speaker is not None and speaker.message_id is None:
+            speaker.message_id = message.message_id  # the CLI names no message whose server sent no `message_start`
         if speaker is None or message.message_id != speaker.message_id:
             # No deltas came: partial messages are off, or the stream broke and this is the whole answer.
             speaker = self._speakers[agent] = _SpeakerState(message.message_id)
