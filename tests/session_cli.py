@@ -51,6 +51,7 @@ class Cli:
         acts: what a prompt with this text makes it do; else it answers "re: <prompt>".
         answers: payloads of answers to control requests by subtype, or an error text.
         controls: control requests that came, without the handshakes.
+        handshakes: the handshakes that came, also those that tell of other hooks.
         prompts: prompts that came, by child.
         uuids: of the prompts that were taken up.
         children: the peers, oldest first.
@@ -67,6 +68,7 @@ class Cli:
         self.acts: dict[str, Act] = {}
         self.answers: dict[str, Any] = {}
         self.controls: list[dict[str, Any]] = []
+        self.handshakes: list[dict[str, Any]] = []
         self.prompts: list[list[str]] = []
         self.uuids: list[str] = []
         self.children: list[MemoryPeer] = []
@@ -220,6 +222,7 @@ class Cli:
     async def _control(self, number: int, peer: MemoryPeer, frame: dict[str, Any]) -> None:
         request, key = frame["request"], frame["request_id"]
         if request["subtype"] == "initialize":
+            self.handshakes.append(request)
             if "initialize" not in self.silent:
                 await peer.write(frames.control_response(key, frames.server_info(**self.info)))
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ from pilothouse.errors import (
     SessionNotFoundError,
     UsageError,
 )
+from pilothouse.hooks.matchers import SUBTYPE as HOOK_REQUEST
 from pilothouse.messages import Message, SystemMessage
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.options import NO_OPTIONS
@@ -218,6 +219,7 @@ class ChildSupervisor:
         self._crashed: ChildRun | None = None
         self.runtime_settings: RuntimeSettings | None = None
         self.handlers: RequestHandlers | None = None
+        self._known_fields: Mapping[str, Any] | None = None  # of the handlers that the child was told of; None: unsure
         self._started_with = SESSION_CHILD
         self._session = weakref.proxy(session)
         self._starting = anyio.Lock(fast_acquire=True)
@@ -408,6 +410,7 @@ class ChildSupervisor:
 
     def _make_launch(self, options: Options, child_options: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
         self.handlers = make_handlers(options, self._session, self.get_bridge(child_options))
+        self._known_fields = None if self.handlers is None else self.handlers.initialize_fields
         invocation, handler_set = self.monitor.instrument_launch(*make_launch(options, self.handlers))
         is_generated = self.resume_state.is_id_replaceable
         # The next child finds in the home what this one has saved.
@@ -459,14 +462,30 @@ class ChildSupervisor:
         self.handlers = make_replacement_handlers(before, options.merge(own), changes, self._session, bridge)
         self.handlers.child = child
         self.options = options
+        handler_set, _ = self._make_replacement()
+        is_known = self.handlers.initialize_fields == self._known_fields
+        if not is_known:  # so far the CLI calls the hooks that it knows
+            known_hooks = {name: f for name, f in child.channel.incoming.handlers.items() if name == HOOK_REQUEST}
+            others = {name: f for name, f in handler_set.handlers.items() if name != HOOK_REQUEST}
+            handler_set = replace(handler_set, handlers={**others, **known_hooks})
+        await child.channel.replace_handlers(handler_set, None)
+        if is_known or (before is not None and "hooks" not in changes):
+            return
+        async with between_queries:
+            if self.child is not child:
+                return  # its successor was started with them
+            self._known_fields = None
+            handler_set, body = self._make_replacement()  # others may have replaced some in the meantime
+            fields = self.handlers.initialize_fields
+            await child.channel.replace_handlers(handler_set, body)
+            self._known_fields = fields
+
+    def _make_replacement(self) -> tuple[HandlerSet, Mapping[str, Any] | None]:
+        """Return the current handlers for the running child, and what to tell it of them."""
         launch = make_launch(self._next_options(self._started_with), self.handlers)
         invocation, handler_set = self.monitor.instrument_launch(*launch)
         assert handler_set is not None
-        if before is not None and self.handlers.initialize_fields == before.initialize_fields:
-            await child.channel.replace_handlers(handler_set, None)
-        else:
-            async with between_queries:
-                await child.channel.replace_handlers(handler_set, invocation.initialize)
+        return handler_set, invocation.initialize
 
     def begin_close(self) -> None:
         """Start no further child from now on.
