@@ -10,10 +10,12 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from failing_api import DEADLINE, LONG, OVERLOADED, QUOTA, RATE_LIMITED, SOON, Api, Fault, asking, notes, wait_for_event
+from session_cli import Cli
 
 import pilothouse as ph
 from pilothouse.client import retry
 from pilothouse.client.retry import CONTINUE_PROMPT, RateLimitKey, SharedRateLimits, sleep_until_time
+from pilothouse.client.sessions import Session
 from pilothouse.events import WaitingForLimit
 from pilothouse.options import Options, RetryPolicy
 
@@ -234,6 +236,30 @@ async def test_a_session_without_a_child_interrupts_what_is_held_back() -> None:
     assert outcome == ["interrupted"]
     assert len(api.children) == 1
     await session.close()
+
+
+async def test_queries_that_wait_in_a_closed_session_do_not_wait_for_the_limit() -> None:
+    limits = SharedRateLimits()
+    options = Options(transport=Cli().transport, on_usage_limit="wait")
+    session = Session(options, rate_limits=limits)
+    limits.block("usage_limit", RateLimitKey.from_options(options), time.time() + 3600)
+    queries = [session.query(text) for text in ("one", "two", "three")]
+    errors: list[ph.SessionClosedError] = []
+
+    async def ask(query: ph.Query[Any]) -> None:
+        try:
+            await query
+        except ph.SessionClosedError as error:
+            errors.append(error)
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            for query in queries:
+                group.start_soon(ask, query)
+            while len(session.queries) < len(queries):
+                await anyio.lowlevel.checkpoint()
+            await session.close()
+    assert len(errors) == len(queries)
 
 
 async def test_a_rate_limit_holds_those_back_that_would_retry_it() -> None:

@@ -373,6 +373,7 @@ class Session:
     async def _prepare_child(
         self, run: QueryRun, changes: Mapping[str, Any], child_options: ChildOptions
     ) -> AsyncGenerator[ChildRun]:
+        self._supervisor.check_open()  # `close` has stopped the query before, and knows nothing of this one
         self._active = run  # it may wait for long, and can be stopped meanwhile
         try:
             await run.wait_admitted()
