@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Any, Literal
@@ -214,6 +215,38 @@ async def test_restart_never(cli: Cli) -> None:
         with pytest.raises(ph.CLIExitedError):
             await session.set_model("haiku")
     assert len(cli.children) == 1
+
+
+async def test_a_child_that_made_place_for_one_that_failed_is_no_crash(cli: Cli) -> None:
+    is_down = False
+
+    def make() -> MemoryTransport:
+        if is_down:
+            raise OSError("not now")
+        return cli.transport()
+
+    async with ph.Agent(transport=make).session(restart="never") as session:
+        await session.query("one")
+        is_down = True
+        with pytest.raises(OSError, match="not now"):
+            await session.query("two", max_turns=2)
+        is_down = False
+        assert (await session.query("three")).text == "re: three"
+        assert session.restarts == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_call_cancelled_while_it_replaces_the_child_is_no_crash(cli: Cli) -> None:
+    async with talking(cli, restart="never") as session:
+        await session.query("one", max_turns=2)
+        call = asyncio.ensure_future(session.control("get_settings"))
+        while session.state != "starting":
+            await checkpoint()
+        call.cancel()  # goes through the shield of anyio
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await session.query("two")).text == "re: two"
+        assert session.restarts == 0
 
 
 async def test_a_first_query_that_left_nothing_is_begun_again(cli: Cli) -> None:

@@ -217,6 +217,7 @@ class ChildSupervisor:
             self.home = PrivateHome()
         self.child: ChildRun | None = None
         self._crashed: ChildRun | None = None
+        self._replaced: ChildRun | None = None  # was ended for another one, which may not have been made
         self.runtime_settings: RuntimeSettings | None = None
         self.handlers: RequestHandlers | None = None
         self._known_fields: Mapping[str, Any] | None = None  # of the handlers that the child was told of; None: unsure
@@ -322,9 +323,12 @@ class ChildSupervisor:
         if previous.activity.background:
             log.warning("background tasks of the session %s end with their child: a query needs a new child", self.id)
         mode = previous.permission_mode
-        await previous.close()
+        self._replaced = previous
+        try:
+            await previous.close()
+        finally:
+            self.monitor.costs.on_child_ended()
         self.check_open()
-        self.monitor.costs.on_child_ended()
         child = await self._launch_with_fallback(previous, child_options)
         if mode is not None and mode != child.permission_mode and "permission_mode" not in child_options.options:
             # The CLI had changed it by itself, as after an approved plan.
@@ -334,7 +338,7 @@ class ChildSupervisor:
 
     async def _start_child(self, previous: ChildRun | None, child_options: ChildOptions) -> ChildRun:
         """Start a child where none runs: the first one, or, after a crash, one that takes over."""
-        if previous is not None and previous.has_started:
+        if previous is not None and previous.has_started and previous is not self._replaced:
             self._crashed = previous  # until a child takes over: several starts may fail before
         if self._crashed is not None and self.options.restart == "never":
             raise self._crashed.failure or SessionClosedError("the child has ended, and restart='never'")
