@@ -98,6 +98,28 @@ async def test_a_cancelled_reader_loses_nothing() -> None:
     assert texts(got) == [str(number) for number in range(20)]
 
 
+@pytest.mark.parametrize("rounds", range(6))
+async def test_a_producer_that_is_cancelled_loses_nothing(rounds: int) -> None:
+    """The child may be ended at any moment; what it had sent is still read."""
+    buffer = MessageBuffer(0)
+    for number in range(3):
+        buffer.put(numbered(number), STORE_BYTES)
+    scope = anyio.CancelScope()
+
+    async def store() -> None:
+        with scope:
+            await buffer.store_excess()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(store)
+        for _ in range(rounds):
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+    buffer.put(numbered(3), 1)
+    buffer.end()
+    assert texts(await read_all(buffer)) == ["0", "1", "2", "3"]
+
+
 async def test_without_a_disk_messages_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +151,19 @@ async def test_a_message_that_cannot_be_stored_stays_in_memory(caplog: pytest.Lo
         "AssistantMessage", "Local", "AssistantMessage", "AssistantMessage",
     ]  # fmt: skip
     assert "cannot be stored" in caplog.text
+
+
+async def test_a_message_too_deep_for_pickle_stays_in_memory() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(700):
+        deep = {"a": deep}
+    buffer = MessageBuffer(0)
+    message = from_dict(frames.assistant([frames.tool_use("Bash", deep)]))
+    for batch in ([message], numbered(1)):
+        buffer.put(batch, STORE_BYTES)
+        await buffer.store_excess()
+    buffer.end()
+    assert len(await read_all(buffer)) == 2
 
 
 async def test_the_error_comes_after_the_messages_and_every_time() -> None:

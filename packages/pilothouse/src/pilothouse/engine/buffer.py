@@ -26,9 +26,6 @@ MEMORY_BYTES = 8 * 1024 * 1024
 STORE_BYTES = 1024 * 1024
 """Bytes that are moved to the file at a time."""
 
-_NOT_STORED = (OSError, pickle.PicklingError, AttributeError, TypeError)
-"""No disk; or a message of a middleware that pickle refuses."""
-
 Batch: TypeAlias = tuple[list[Message], int]
 """Messages, and their size in bytes on the wire."""
 
@@ -52,6 +49,7 @@ class MessageBuffer:
         self._newest_bytes = 0
         self._file: IO[bytes] | None = None
         self._stored_batches = 0
+        self._writes = 0  # to the file, that are complete
         self._read_position = 0
         self._file_lock = anyio.Lock()
         self._has_disk = True
@@ -91,16 +89,19 @@ class MessageBuffer:
         async with self._file_lock:
             batches, self._newest, self._newest_bytes = list(self._newest), deque(), 0
             self._stored_batches += len(batches)
+            writes = self._writes
             try:
                 await run_blocking(self._write, batches)
-            except _NOT_STORED as error:
+            except Exception as error:  # noqa: BLE001 - no disk; or pickle refuses a message, such as a deep one
                 self._has_disk = False
-                self._stored_batches -= len(batches)
-                self._newest.extendleft(reversed(batches))
-                self._newest_bytes += sum(size for _, size in batches)
                 log.warning(
                     "unread messages stay in memory, because they cannot be stored in a temporary file: %s", error
                 )
+            finally:
+                if self._writes == writes:  # or the thread did not begin, because the child is being ended
+                    self._stored_batches -= len(batches)
+                    self._newest.extendleft(reversed(batches))
+                    self._newest_bytes += sum(size for _, size in batches)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the stream: the consumer gets what is left and then `error`, if any. Only the first call counts."""
@@ -159,9 +160,10 @@ class MessageBuffer:
             for batch in batches:
                 pickle.dump(batch, self._file, pickle.HIGHEST_PROTOCOL)
             self._file.flush()
-        except _NOT_STORED:
+        except Exception:
             self._file.truncate(end)
             raise
+        self._writes += 1
 
     def _read(self) -> tuple[Batch, int]:
         """Return the next batch, and where the one after it begins."""
