@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.transports import ExitInfo, Health, MemoryPeer, MemoryTransport
+from pilothouse.transports import ExitInfo, Health, MemoryPeer, MemoryTransport, TransportWrapper
 from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
@@ -195,3 +195,42 @@ async def test_a_transport_that_raises_no_exception_fails(error: BaseException, 
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_transport_whose_own_task_is_cancelled_fails(method: str, in_session: bool) -> None:
     await ask_mistaken(method, asyncio.CancelledError(), in_session=in_session)
+
+
+class Breaking(TransportWrapper):
+    """Fails at requests about a budget, with an error that no transport should raise; then comes the result."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryTransport(self._play))
+        self._has_failed = anyio.Event()
+
+    async def send(self, data: bytes) -> None:
+        if b"get_usage" in data or b"interrupt" in data or b"control_cancel" in data:
+            self._has_failed.set()
+            raise ConnectionResetError("gone")
+        await super().send(data)
+
+    async def _play(self, peer: MemoryPeer) -> None:
+        while (frame := await peer.read_frame()) is not None:
+            if frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], frames.server_info()))
+                continue
+            await peer.write(frames.init())
+            await peer.write(frames.assistant("hi"))
+            await self._has_failed.wait()
+            await peer.write(frames.result("hi", user_message_uuid=frame["uuid"]))
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize("limit", [1, 1_000_000])
+async def test_a_budget_that_cannot_ask_the_transport_says_so(
+    limit: int, in_session: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tasks that ask and stop belong to nobody: an error in them would end the loop of trio."""
+    settings: dict[str, Any] = {"transport": Breaking, "max_budget_tokens": limit}
+    if in_session:
+        async with ph.session(**settings) as session:
+            assert (await session.query("hi")).full_text == "hi"
+    else:
+        assert (await ph.query("hi", **settings)).full_text == "hi"
+    assert ("could not be interrupted: gone" if limit == 1 else "its totals (gone)") in caplog.text

@@ -70,17 +70,21 @@ class TokenWatch:
             while self._is_due:
                 self._is_due = False
                 self._on_totals(_read_totals(await self._child.request("get_usage", _NO_SIDE_EFFECTS)))
-        except (ControlError, msgspec.ValidationError) as error:
-            self._is_refused = True
-            log.warning(
-                "max_budget_tokens counts less than sub-agents use, because this Claude Code does not give its "
-                "totals (%s): update it, or use max_budget_usd",
-                error,
-            )
-        except PilothouseError:
-            pass  # the child is gone, and whoever waits for it is told
+        except PilothouseError as error:
+            if isinstance(error, ControlError):
+                self._note_refusal(error)  # else the child is gone, and whoever waits for it is told
+        except Exception as error:  # noqa: BLE001 - an answer of another form, or a transport that raises anything
+            self._note_refusal(error)
         finally:
             self._is_asking = False
+
+    def _note_refusal(self, error: Exception) -> None:
+        self._is_refused = True
+        log.warning(
+            "max_budget_tokens counts less than sub-agents use, because this Claude Code does not give its "
+            "totals (%s): update it, or use max_budget_usd",
+            error,
+        )
 
 
 def _read_totals(answer: Mapping[str, Any]) -> UsageByModel:
@@ -193,7 +197,7 @@ class TokenBudget(Middleware):
                 log.warning("the background tasks of a query were stopped: %s", self.error)
         except SessionClosedError:
             pass  # it is over
-        except PilothouseError as error:
+        except Exception as error:  # noqa: BLE001 - a transport may raise anything
             log.warning("a query over its token budget could not be interrupted: %s", error)
         finally:
             if self._stopping is mark:
@@ -266,7 +270,7 @@ class SessionBudget:
             if self._child.activity.has_work:
                 log.warning("the background work of a session was stopped: %s", _budget_error(self._costs, self._limit))
                 await self._child.interrupt(None, cancel_queued=True)
-        except PilothouseError as error:
+        except Exception as error:  # noqa: BLE001 - a transport may raise anything
             log.warning("a session over its token budget could not be interrupted: %s", error)
         finally:
             self._is_stopping = False
