@@ -124,6 +124,25 @@ def test_addresses(text: str, shown: str) -> None:
 
 @pytest.mark.requirement("E76")
 @pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("""curl -d '{"password":"KEY", "n": 1}' x""", """curl -d '{"password":[redacted], "n": 1}' x"""),
+        (r"""curl -d "{\"client_secret\": \"KEY\"}" x""", r"""curl -d "{\"client_secret\": [redacted]}" x"""),
+        ("""python -c "d = {'api_key': 'KEY'}" """, """python -c "d = {'api_key': [redacted]}" """),
+        ('curl -H "Authorization: token KEY"', 'curl -H "Authorization: token [redacted]"'),
+        ("curl -H 'authorization: digest KEY'", "curl -H 'authorization: digest [redacted]'"),
+        *((text, text) for text in (
+            """curl -d '{"max_tokens": 100}'""", """curl -d '{"password": "$PW"}'""", 'grep -r "token": .',
+            r"""curl -d "{\"password\": \"$PW\"}" """,
+        )),
+    ],
+)  # fmt: skip
+def test_names_in_quotes_inside_of_a_command(command: str, shown: str) -> None:
+    assert mask({"command": command.replace("KEY", KEY)}) == {"command": shown}
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize(
     ("value", "shown"),
     [
         (["--token", KEY, "--level", "2"], ["--token", MASK, "--level", "2"]),

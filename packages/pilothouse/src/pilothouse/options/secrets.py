@@ -73,12 +73,14 @@ _SHAPES = {
     "asic ": r"(?i:authorization)[\\\"' \t]*[:=][\\\"' \t]*[Bb]asic +([\w+/=-]{4,})",
     "://": r"://[^\s/:@\"'<>\\]*:([^\s/\"'<>\\]+)@",
 }
-# In a command line: `--token x`, `--token=x`, `TOKEN=x`, `Password=x;` and `X-Api-Key: x`, with or without quotes.
+# In a command line: `--token x`, `--token=x`, `TOKEN=x`, `Password=x;`, `X-Api-Key: x` and `"token": "x"`, with or
+# without quotes.
 _NAME_IN_COMMAND = (
     r"(?<![\w.-])(?:(--?[A-Za-z][\w-]*)(?:[ \t]+|=)"
-    r"|([A-Za-z_][\w.-]*)(?:=|:(?!//)[ \t]*(?:(?:Bearer|Basic|Token)[ \t]+)?))"
+    r"|([A-Za-z_][\w.-]*)(?:=|\\?[\"']:[ \t]*(?=\\?[\"'])|:(?!//)[ \t]*(?:(?i:Bearer|Basic|Digest|Token)[ \t]+)?))"
 )
-_VALUE_IN_COMMAND = r"\"[^\"$]+\"|'[^'$]+'|[^\s\"';&|,$-][^\s\"';&|,$]*"  # a reference to a variable is not a key
+# A reference to a variable is not a key.
+_VALUE_IN_COMMAND = r"\\\"[^\"\\$]+\\\"|\"[^\"$]+\"|'[^'$]+'|(?!\\\")[^\s\"';&|,$-][^\s\"';&|,$]*"
 # The words of a command line, and what separates commands.
 _WORD_IN_COMMAND = r"(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s\"'\\;&|()`])+|[;&|()`\n]"
 # What programs take as a password without a name for it, or as `user:password`: the option before it, and the option
@@ -210,7 +212,7 @@ class _Masker:
                 continue
             found = re.compile(_VALUE_IN_COMMAND).match(text, name.end())
             if found and not _is_ordinary(name[1] or name[2], found[0]):
-                self._on_secret(found[0].strip("\"'"))
+                self._on_secret(found[0].strip("\\\"'"))
                 parts += [text[start : found.start()], MASK]
                 start = found.end()
         return "".join([*parts, text[start:]])
