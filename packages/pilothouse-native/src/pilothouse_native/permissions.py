@@ -418,8 +418,8 @@ MAX_BUNDLE_CHARS = 32
 MAX_PATHS = 200
 """Words of a command whose links are resolved. With path rules, a longer command needs permission."""
 
-# The text between words: the shell's operators (`<&-` is one), `=`, `,` and `:`.
-_WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:])+")
+# The text between words: the shell's operators (`<&-` is one), `=`, `,`, `:`, and `@`, as in `curl -d @.env`.
+_WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:@])+")
 _REMOTE_URL = re.compile(r"(?:https?|ssh|git)://[A-Za-z0-9]")
 _PATH_SEPARATOR = re.compile(r"[:@,+]")
 _EXPANSION = re.compile(r"[$`]")
