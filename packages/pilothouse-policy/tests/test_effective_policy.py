@@ -382,6 +382,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"tools": ["read"]}, "it is 'Read'"),
     ({"hooks": on_bash("bash")}, "matches nothing: there is no tool 'bash'"),
     ({"hooks": on_bash("Bash|Edit"), "tools": ["Read"]}, "matches nothing: the model has no Bash"),
+    ({"hooks": on_bash("Bash(git push:*)")}, "matches nothing: it is no rule; write 'Bash'"),
+    ({"hooks": on_bash("Bash(rm *)")}, "matches nothing: it is no rule; write 'Bash'"),
 ]
 
 
@@ -428,6 +430,8 @@ def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], rep
         {"tools": ["Read"], "hooks": on_bash("Read|Bash")},
         {"tools": ["Read"], "hooks": on_bash("mcp__.*")},
         {"tools": ["Read"], "hooks": on_bash("NewToolOfTomorrow")},
+        {"hooks": on_bash("Bash(.*)")},
+        {"hooks": on_bash("Bash(Output)")},
         {"hooks": {"PreToolUse": hook, "Stop": hook}},
         {"disallowed_tools": ["Web*", "mcp__*__delete", "mcp__github"]},
         {"mcp_servers": servers("shop"), "disallowed_tools": ["mcp__payments"]},

@@ -205,6 +205,9 @@ def _find_matcher_faults(facts: PermissionFacts, event: str, matcher: Any) -> It
         for given, server in facts.servers.items():
             if f"{MCP_PREFIX}{given}" in matcher and not _finds(given, server):
                 yield f"{title} does not match {given!r}: {_MCP_SPELLING}; write {MCP_PREFIX + server!r}"
+        name, content = split_rule(matcher.strip()) or ("", None)
+        if name in TOOLS and re.search(r"[\s:*/.]", content or "") and not any(_finds(matcher, tool) for tool in TOOLS):
+            yield f"{title} matches nothing: it is no rule; write {name!r}, and look at `event.tool_input` in the hook"
         return
     names = [name.strip() for name in re.split(r"[|,]", matcher) if name.strip()]
     faults: list[str] = []
