@@ -162,6 +162,31 @@ def test_what_cannot_be_a_cost_counts_as_none(damage: bytes) -> None:
     assert (breakdown([message]).cost_usd, breakdown(QueryResult([message])).cost_usd) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("shown", "counted"),
+    [
+        ("claude-opus-5-5-20260901", OPUS),
+        (OPUS, "claude-opus-5-5-20260901"),
+        (OPUS, f"{OPUS}[1m]"),
+        ("claude-opus-5-5-20260901", f"{OPUS}[1m]"),
+        ("gateway/large", OPUS),
+    ],
+)
+def test_a_server_may_call_a_model_by_another_name(shown: str, counted: str) -> None:
+    """All was "not shown in messages" then, with the tokens twice, and a budget of a sub-agent saw no dollar."""
+    lines = [reply("m1", (10, 5, 0, 3), shown), reply("m2", (7, 3, 0, 0), "gateway/small", parent_tool_use_id="call")]
+    found = breakdown(decoded(*lines, result({HAIKU: usage(8, 4, usd=0.1), counted: usage(10, 5, 0, 3, usd=0.5)})))
+    assert [(row.name, row.cost_usd) for row in found.agents[:1]] == [("main", 0.5)]
+    assert [row.model for row in found.turns] == [counted, HAIKU, HAIKU]
+    assert sum(row.input_tokens for row in found.turns) == 18
+
+
+def test_a_reply_that_is_not_counted_yet_is_not_taken_for_another_models() -> None:
+    lines = [reply("m1", (10, 5, 0, 0)), reply("m2", (7, 3, 0, 0), "claude-sonnet-5-5", parent_tool_use_id="call")]
+    found = breakdown(decoded(*lines, result({OPUS: usage(10, 5, usd=0.5), HAIKU: usage(400, 20, usd=0.01)})))
+    assert [row.cost_usd for row in found.agents] == [0.5, 0.0, 0.01]
+
+
 def test_a_turn_without_a_result_has_no_price() -> None:
     found = breakdown(decoded(reply("m1", (10, 5, 0, 0))))
     assert (found.cost_usd, found.unpriced_tokens, found.turns[0].input_tokens) == (0.0, 15, 10)

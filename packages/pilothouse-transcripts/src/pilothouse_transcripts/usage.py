@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -29,6 +30,9 @@ from pilothouse_transcripts.search import OnProgress, list_newest_sessions
 # Costs of tokens relative to fresh input: output, cache write, cache read. The ratios are the same for all models of
 # the API; prices are not known here.
 _TOKEN_WEIGHTS = (1.0, 5.0, 1.25, 0.1)
+_INPUTS = (0, 2, 3)
+"""Places of the kinds of input in the counts of tokens, which are exact in every message."""
+_NAME_TAIL = re.compile(r"(?:-20\d{6})?(?:\[\w+\])?$")
 _MAX_USD = 1e9
 SYNTHETIC_MODEL = "<synthetic>"
 """The CLI's model name for text that it wrote itself."""
@@ -157,12 +161,13 @@ def usage_report(
     for copies in (False, True):
         for one, totals in zip(reversed(read), reversed(by_session), strict=True):
             rates = {**pooled, **_estimate_rates(one.prices)}
+            names = _name_models(one)
             for key, usage in one.answers.items():
                 day = _parse_day(usage.timestamp, utc)
                 if usage.is_copy is not copies or key in seen or not _is_between(day, since, until):
                     continue
                 seen.add(key)
-                rate = rates.get(usage.model)
+                rate = rates.get(names.get(usage.model, usage.model), rates.get(usage.model))
                 for entry in (totals, report.total, report.models.setdefault(usage.model, UsageTotals())):
                     entry.add(usage, rate)
                 if day is not None:
@@ -260,6 +265,16 @@ def _count_row(row: _UsageRow, into: _FileUsage) -> None:
     known.counts = (fresh, output, written, read)
 
 
+def _name_models(one: _FileUsage) -> dict[str, str]:
+    """Return the names under which the last prices of a session, which are sums, have the models of its answers."""
+    shown: dict[str, list[int]] = {}
+    for usage in one.answers.values():
+        sums = shown.setdefault(usage.model, [0, 0, 0, 0])
+        sums[:] = map(sum, zip(sums, usage.counts, strict=True))
+    last = one.prices[-1] if one.prices else dict[str, ModelUsage]()
+    return match_models(shown, {name: _count_tokens(usage) for name, usage in last.items()})
+
+
 def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[str, float]:
     """Return the price of one token of fresh input in US dollars, by model."""
     usd: dict[str, float] = defaultdict(float)
@@ -273,6 +288,30 @@ def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[st
 
 def _count_tokens(usage: Usage | ModelUsage) -> tuple[int, int, int, int]:
     return (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+
+
+def match_models(shown: Mapping[str, Sequence[int]], totals: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Return the names under which the CLI has counted the models that wrote replies; without those it has not.
+
+    The CLI counts by the name that it asks for, and a reply has the name that the server gives: the API answers a
+    request for `claude-x` as `claude-x-20260101`, and a gateway as anything. So what no name tells is taken for a
+    model that is left, and that had all of this input. A name of the API is not: the CLI may count it later.
+
+    Args:
+        shown: the tokens of the replies, by the model they name; in the order of `UsageTotals`.
+        totals: the tokens that the CLI has counted, by model.
+    """
+    short = {_NAME_TAIL.sub("", name): name for name in reversed([*totals])}
+    found = {model: model if model in totals else short.get(_NAME_TAIL.sub("", model), "") for model in shown}
+    left = {name: counts for name, counts in totals.items() if name not in found.values()}
+    unnamed = [model for model, name in found.items() if not name and not model.startswith("claude-")]
+    for model in sorted(unnamed, key=lambda model: -sum(shown[model][kind] for kind in _INPUTS)):
+        needed = shown[model]
+        fitting = [name for name, counts in left.items() if all(counts[kind] >= needed[kind] for kind in _INPUTS)]
+        if fitting and any(needed):
+            found[model] = min(fitting, key=lambda name: sum(left[name][kind] for kind in _INPUTS))
+            del left[found[model]]
+    return {model: name for model, name in found.items() if name}
 
 
 def is_cost(usd: float) -> bool:

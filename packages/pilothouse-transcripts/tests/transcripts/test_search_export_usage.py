@@ -219,6 +219,16 @@ def test_what_a_session_did_not_note_is_priced_by_another_one_or_not_at_all(disk
     assert usage_report(session_id=untold.id).total.cost_usd == 0
 
 
+@pytest.mark.parametrize("name", ["claude-opus-5-5-20260901", "gateway/large"])
+def test_an_answer_under_another_name_has_the_price_of_its_model(disk: Disk, name: str) -> None:
+    file = disk.talk("hi", "hello")
+    cost_state(file, 1, 0.5)
+    before, mark, after = file.path.read_text().partition('"cost-state"')
+    file.path.write_text(before.replace(MODEL, name) + mark + after)
+    total = usage_report(config_dir=disk.config, session_id=file.id).total
+    assert (total.cost_usd, total.unpriced_tokens) == (pytest.approx(0.5 / 125), 0)
+
+
 @pytest.mark.parametrize("damage", ["NaN", "1e999", "1e308", "-3"])
 def test_a_damaged_cost_spoils_no_sum(disk: Disk, damage: str) -> None:
     good = disk.talk("hi", "hello")

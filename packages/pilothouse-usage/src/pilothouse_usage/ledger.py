@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -37,7 +37,7 @@ from pilothouse.messages import (
     UserMessage,
 )
 from pilothouse.support import encode_json, to_json_values
-from pilothouse_transcripts.usage import SYNTHETIC_MODEL, is_cost, weigh_tokens
+from pilothouse_transcripts.usage import SYNTHETIC_MODEL, is_cost, match_models, weigh_tokens
 
 NANOS = 1_000_000_000
 """Parts of a dollar in which costs are divided."""
@@ -272,9 +272,14 @@ def divide(replies: Sequence[ApiMessage], totals: Mapping[str, ModelUsage]) -> I
         missing = _subtract(count_tokens(totals[name]), [reply.counts for reply in by_model[name]])
         return sum(missing[kind] for kind in _INPUTS), missing[_OUTPUT]
 
+    shown: dict[str, Counts] = {}
+    for reply in replies:
+        if reply.model is not None:
+            shown[reply.model] = tuple(map(add, shown.get(reply.model, _NO_TOKENS), reply.counts))
+    names = match_models(shown, {name: count_tokens(total) for name, total in totals.items()})
     for reply in sorted(replies, key=lambda reply: reply.model is None):
         # A sub-agent may have shown no reply: then the model with the most unseen input is taken for its own.
-        name = max(totals, key=count_unseen, default=None) if reply.model is None else _find_total(reply.model, totals)
+        name = max(totals, key=count_unseen, default=None) if reply.model is None else names.get(reply.model)
         if name is not None:
             by_model[name].append(reply)
     for name, total in totals.items():
@@ -342,11 +347,6 @@ def count_tokens(usage: Usage | ModelUsage) -> Counts:
 def count_nanos(usage: ModelUsage) -> int:
     """Return the cost of a usage, in billionths of a dollar; 0 for what cannot be one."""
     return round(usage.cost_usd * NANOS) if is_cost(usage.cost_usd) else 0
-
-
-def _find_total(model: str, totals: Mapping[str, Any]) -> str | None:
-    """Return the name under which the totals have a model: `claude-x` may stand there as `claude-x[1m]`."""
-    return model if model in totals else next((name for name in totals if name.partition("[")[0] == model), None)
 
 
 def _weigh(counts: Counts) -> int:
