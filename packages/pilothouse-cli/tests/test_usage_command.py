@@ -93,6 +93,7 @@ def test_groups(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "code", "says"),
     [
         ("1f0", 2, "4 characters"),
+        ("", 2, "4 characters"),  # a variable without a value is not the newest session
         ("0000", 1, "no session id begins with 0000; `pilothouse sessions --all` lists all sessions"),
     ],
 )

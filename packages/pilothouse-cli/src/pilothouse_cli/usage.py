@@ -25,7 +25,7 @@ async def usage(request: flags.BreakdownRequest, screen: Screen) -> int:
 
 
 def _show(request: flags.BreakdownRequest, screen: Screen) -> int:
-    session_id = resolve_id(request.session) if request.session else _find_newest()
+    session_id = _find_newest() if request.session is None else resolve_id(request.session)
     found = session_breakdown(session_id, on_problem=partial(print_problem, screen))
     if request.json:
         print_json(found)
