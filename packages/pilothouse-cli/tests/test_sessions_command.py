@@ -116,6 +116,12 @@ def test_a_name_that_leads_nowhere(
     assert err.count("\n") == 1
 
 
+def test_a_variable_without_a_value_does_not_count_all_sessions(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "usage", "")
+    assert (code, out) == (2, "")
+    assert "'' is not a session id" in err
+
+
 def test_a_name_of_several(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(disk / "config", disk, ONE[:8] + TWO[8:], "x")
     code, _, err = run(capsys, "show", "1f0c")

@@ -184,7 +184,7 @@ def _export(request: flags.ExportRequest, screen: Screen) -> int:
 
 
 def _usage(request: flags.UsageRequest, screen: Screen) -> int:
-    session_id = resolve_id(request.session) if request.session else None
+    session_id = None if request.session is None else resolve_id(request.session)
     with _show_progress(screen, "counting", quiet=request.json) as on_progress:
         report = transcripts.usage_report(
             None if session_id else request.directory,
