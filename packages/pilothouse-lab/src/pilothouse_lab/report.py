@@ -127,7 +127,7 @@ class Report:
         records: the records of all runs that have ended.
         planned: number of runs that were asked for.
         stopped: why runs are missing; "": nothing stopped them.
-        cost_usd: cost of all runs and judges, in US dollars, as far as it is known.
+        cost_usd: cost of all runs and judges, in US dollars, as far as it is known; with earlier runs in `directory`.
         directory: where the records and recordings are.
     """
 
