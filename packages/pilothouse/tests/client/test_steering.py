@@ -405,3 +405,63 @@ async def test_late_words_that_the_cli_takes_in_silence_are_answered(caplog: Any
         assert (await query.result()).text == "two"
         assert await steering.outcome() == "next_turn"
     assert not [record for record in caplog.records if record.name == "pilothouse.engine"]
+
+
+async def test_words_before_the_child_runs_wait_for_it() -> None:
+    may_start, may_ask = anyio.Event(), anyio.Event()
+
+    class Slow(MemoryTransport):
+        async def start(self, invocation: Any) -> None:
+            await may_start.wait()
+            await super().start(invocation)
+
+    async def prompts() -> AsyncGenerator[str]:
+        await may_ask.wait()
+        yield "one"
+
+    async def play(peer: MemoryPeer) -> None:
+        cli = Cli(peer)
+        for text in ("words", "one"):
+            prompt = await cli.begin()
+            assert prompt["message"]["content"] == text
+            await cli.result(f"re: {text}", prompt)
+            may_ask.set()
+        await peer.read_frame()
+
+    query = ph.query(prompts(), transport=Slow(play))
+    steered: list[bool] = []
+
+    async def steer() -> None:
+        steered.append((await query.steer("words")).was_sent)
+
+    with anyio.fail_after(4):
+        async with anyio.create_task_group() as group:
+            group.start_soon(query.start)
+            while not query.has_begun:
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(steer)
+            await anyio.wait_all_tasks_blocked()
+            assert not steered
+            may_start.set()
+            assert (await query).text == "re: one"
+    assert steered == [True]
+
+
+@pytest.mark.parametrize("rounds", range(12))
+async def test_words_for_a_query_that_is_being_closed_are_returned(rounds: int) -> None:
+    async def play(peer: MemoryPeer) -> None:
+        while (frame := await peer.read_frame()) is not None:
+            if frame["type"] == "user":
+                await peer.write(frames.init())
+                await peer.write(frames.assistant("Hm"))
+            elif frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], {}))
+
+    with anyio.fail_after(4):
+        query = await ph.query("one", transport=MemoryTransport(play)).start()
+        await anext(aiter(query))
+        async with anyio.create_task_group() as group:
+            group.start_soon(query.aclose)
+            for _ in range(rounds):
+                await anyio.lowlevel.checkpoint()
+            assert await (await query.steer("words")).outcome() == "returned"

@@ -220,8 +220,9 @@ class QueryRun(OwnedTask):
             UsageError: the argv form takes one prompt.
         """
         turn = self.turn
-        await self.changes.wait_until(lambda: not (turn.phase is Phase.QUEUED or (turn.can_steer and turn.is_sending)))
-        if not turn.can_steer or self.child is None:
+        await self._start_settled.wait()  # before, nothing can be sent
+        await self.changes.wait_until(lambda: not (turn.can_steer and turn.is_sending))
+        if not turn.can_steer or self.child is None or self._tasks is None:
             return None
         if self.child.invocation.initialize is None:
             raise UsageError("steer needs the control protocol: use prompt_via='stdin'")
@@ -448,9 +449,13 @@ class QueryRun(OwnedTask):
             if self.failure is not None:
                 return
             self._start_settled.set()
-            async with anyio.create_task_group() as self._tasks:
-                await self._run_until_ended(child)
-                self._tasks.cancel_scope.cancel("the query is over")
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                try:
+                    await self._run_until_ended(child)
+                finally:
+                    self._tasks = None
+                tasks.cancel_scope.cancel("the query is over")
             if self.turn.has_own_child and self.failure is None:
                 await child.let_exit()
 
@@ -493,11 +498,8 @@ class QueryRun(OwnedTask):
         self._time_limits.restart_silence()
 
     def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
-        work = partial(self._run_or_fail_query, work)
-        if self._tasks is not None:
-            self._tasks.start_soon(work)
-        elif self.child is not None:
-            self.child.start_task(work)
+        if self._tasks is not None:  # else it is being ended
+            self._tasks.start_soon(self._run_or_fail_query, work)
 
     async def _run_or_fail_query(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
