@@ -202,10 +202,18 @@ async def test_a_server_that_asks_is_answered_by_the_cli() -> None:
     assert asked[0]["method"] == "elicitation/create"
 
 
-async def test_a_server_that_breaks_is_an_error_and_nothing_more() -> None:
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        (RuntimeError("no database"), "no database"),
+        (SystemExit(3), "its code raised SystemExit"),
+        (pytest.fail.Exception("x"), "its code raised Failed"),
+    ],
+)
+async def test_a_server_that_breaks_is_an_error_and_nothing_more(raised: BaseException, text: str) -> None:
     @asynccontextmanager
     async def broken(_: Any) -> AsyncGenerator[dict[str, Any]]:
-        raise RuntimeError("no database")
+        raise raised
         yield {}
 
     dispatcher = make_mcp_dispatcher({"s": mount(MCPServer("broken", lifespan=broken))})
@@ -214,7 +222,7 @@ async def test_a_server_that_breaks_is_an_error_and_nothing_more() -> None:
             tasks.start_soon(dispatcher.run_servers)
             error = await error_of(dispatcher, question("initialize", HELLO))
             assert error["code"] == -32603
-            assert "no database" in error["message"]
+            assert text in error["message"]
             assert (await error_of(dispatcher, question("tools/list")))["code"] == -32603
             assert (await dispatcher.handle(notice("notifications/x")))["mcp_response"]["result"] == {}
             tasks.cancel_scope.cancel()

@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from pilothouse.callbacks import mark_server_task
+from pilothouse.callbacks import convert_failures, mark_server_task
 from pilothouse.errors import ControlError, ToolDefinitionError
 from pilothouse.tools.calls import ToolFailure
 from pilothouse.tools.server import (
@@ -185,7 +185,8 @@ class _ServerRun:
                 async with anyio.create_task_group() as tasks, self._server_input, server_writes:
                     tasks.start_soon(self._read_output, from_server)
                     options = self._server.create_initialization_options()
-                    await self._server.run(self._server_input, server_writes, options)
+                    with convert_failures("its code"):
+                        await self._server.run(self._server_input, server_writes, options)
         except Exception as error:  # noqa: BLE001 - user code; each pending request gets the error
             failure = f"the server has failed: {_find_first_cause(error)}"
             self._on_failed(error)
