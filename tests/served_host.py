@@ -278,7 +278,8 @@ class Program:
         """Send a signal, wait for the end; the exit code and all that it said."""
         if number is not None:
             self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=LIMIT)
+        # A program that ends by itself has to load all first.
+        out, err = self.process.communicate(timeout=3 * LIMIT if number is None else LIMIT)
         self.output += err + out
         return self.process.returncode, self.output
 
