@@ -153,15 +153,13 @@ async def test_a_limit_of_the_agent_is_its_failure(tmp_path: Path) -> None:
 
 async def test_a_cost_that_nobody_knows_is_not_zero(tmp_path: Path) -> None:
     """A candidate that only timed out was shown as the cheaper one, for $0.0000."""
-    hangs = [frames.init(), frames.assistant([frames.tool_use("Bash", {"command": "sleep 600"})])]
-    dear, hanging = make_agent([make_turn("yes", cost_usd=0.1)]), make_agent([hangs], timeout=0.05)
+    dear, hanging = make_agent([make_turn("yes", cost_usd=0.1)]), make_agent([[frames.init()]], timeout=0.05)
     report = await compare([CASE], baseline=dear, candidate=hanging, runs=2, directory=tmp_path)
     assert [one.cost_usd for one in report.get_runs("candidate", "asks")] == [None, None]
     text = str(report)
     assert "Runs of unknown cost, which no figure includes: 2." in text
     assert re.search(r"cost of a run, US\$ \| 0\.1000 .*\| - +\| - ", text)
     assert "0.1000 → -" in text
-    assert "1.0 → 1.0" in text
     report.write_html(tmp_path / "lab.html")
 
 
