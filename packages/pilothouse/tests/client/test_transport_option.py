@@ -178,7 +178,7 @@ async def ask_mistaken(method: str, error: BaseException, *, in_session: bool) -
         else:
             await ph.query("hi", transport=transport)
 
-    with anyio.fail_after(30), pytest.raises(ph.PilothouseError, match="the transport") as caught:
+    with anyio.fail_after(15), pytest.raises(ph.PilothouseError, match="the transport") as caught:
         await ask()
     assert caught.value.__cause__ is error
 
