@@ -201,6 +201,10 @@ sshpass -p {KEY} ssh -p 2222 host
 sshpass -p{KEY} scp a b
 docker login -u me -p {KEY} registry.example.com
 helm registry login -p{KEY} h
+redis-cli -h db -a {KEY} ping
+ldapsearch -x -D cn=me -w {KEY} cn=you
+zip -r -P {KEY} a.zip a
+unzip -P{KEY} a.zip
 PGPASSWORD={KEY} psql
 env PGPASSWORD='{KEY}' psql
 wget --user=me --password={KEY} https://h
@@ -239,6 +243,8 @@ def test_places_in_a_command(command: str) -> None:
         "sshpass -p $PW ssh -p 2222 host",
         "docker ps; mkdir -p build/login",
         "npm login -p 8080",
+        "redis-cli -a $PW -p 6379",
+        "ldapsearch -W -x cn=you",
         "mkdir -p build && cp -u a:b c",
         "echo 'it''s",
         'grep "unfinished',

@@ -93,11 +93,14 @@ _PASSWORD_OPTIONS = {
     "login": ("-p", "-p"),  # `docker login`
     "sshpass": ("-p", "-p"),
     **dict.fromkeys(("mysql", "mysqladmin", "mysqldump", "mariadb", "mariadb-admin", "mariadb-dump"), ("$.", "-p")),
+    **dict.fromkeys(("redis-cli", "valkey-cli"), ("-a|--pass", "$.")),
+    **dict.fromkeys(("ldapadd", "ldapdelete", "ldapmodify", "ldapsearch", "ldapwhoami"), ("-w", "-w")),
+    **dict.fromkeys(("unzip", "zip"), ("-P", "-P")),
 }
 _LOGIN_PROGRAMS = frozenset({"az", "buildah", "docker", "helm", "nerdctl", "oc", "oras", "podman", "skopeo"})
 _PROGRAMS = (_PASSWORD_OPTIONS.keys() | _LOGIN_PROGRAMS | {"rsync", "scp", "sftp", "ssh"}) - {"login", _UNKNOWN}
 _SEPARATORS = frozenset(";&|()`\n")
-_MENTIONS_PROGRAM = r"curl|sshpass|login|mysql|mariadb"
+_MENTIONS_PROGRAM = "|".join(filter(None, _PASSWORD_OPTIONS))
 _PARAMETER = r"[?&]([\w.%\[\]-]+)=([^&\s\"'#<>\\]+)"
 
 
