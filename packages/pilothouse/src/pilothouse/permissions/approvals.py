@@ -216,7 +216,7 @@ class Ask:
         is_changed = updated_input is not None and updated_input != self._call.tool_input
         if is_changed and (minutes is not None or always is not False):
             raise UsageError(
-                "a call with another input is allowed once: for longer would mean the call as it was asked"
+                "a call with another input is allowed once: omit minutes and always, which apply to the original call"
             )
         changes = list(updated_permissions)
         if always is not False:
