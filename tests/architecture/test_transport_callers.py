@@ -12,7 +12,7 @@ CALLERS = {
     "start": {"ChildRun"},
     "receive": {"ControlChannel"},
     "send": {"ChildRun", "ControlChannel"},
-    "end_input": {"ChildRun", "QueryRun"},
+    "end_input": {"ChildRun"},
     "close": {"ChildRun"},
 }
 

@@ -106,8 +106,16 @@ def test_a_narrow_window_cuts_texts_and_no_number(columns: int, monkeypatch: pyt
     Screen(out, io.StringIO()).table(head, [row])
     _, line = out.getvalue().splitlines()
     assert line.split()[-8:] == [*row[1:6], "12.5", "s", "$0.0469"]
-    assert line.startswith("general-purpo" if columns == 80 else "general…")
+    assert line.startswith("general-purpo" if columns == 80 else "general-p…")
     assert cell_len(line) <= 80
+    for head, row in (
+        (("day", "input", "output"), ("2026-11-30", "12,345,678,901,234,567,890", "12,345,678,901,234,567,890")),
+        (("id", "input", "file"), ("1f0c", "12,345,678,901,234,567,890", "sixteen_letters.")),
+    ):
+        out.seek(0)
+        out.truncate()
+        Screen(out, io.StringIO()).table(head, [row])
+        assert out.getvalue().splitlines()[1].split()[:2] == [*row[:2]]
 
 
 @pytest.mark.parametrize("char", ["\u202e", "\u2066", "\x1b", "\x9b"])

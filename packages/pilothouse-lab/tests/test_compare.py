@@ -157,7 +157,7 @@ async def test_a_cost_that_nobody_knows_is_not_zero(tmp_path: Path) -> None:
     report = await compare([CASE], baseline=dear, candidate=hanging, runs=2, directory=tmp_path)
     assert [one.cost_usd for one in report.get_runs("candidate", "asks")] == [None, None]
     text = str(report)
-    assert "Runs of unknown cost, which no figure includes: 2." in text
+    assert "Runs of unknown cost, left out of all costs: 2." in text
     assert re.search(r"cost of a run, US\$ \| 0\.1000 .*\| - +\| - ", text)
     assert "0.1000 → -" in text
     report.write_html(tmp_path / "lab.html")

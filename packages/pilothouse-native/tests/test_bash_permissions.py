@@ -309,6 +309,12 @@ cat .ENV"""
         assert judged(project, command, rules=rules, mode="bypassPermissions") != "allow", command
     for command in ("cat a.txt", "ls -l", "cat environment"):
         assert judged(project, command, rules=rules) == "allow", command
+    odd = ["@private/key", "packages/@corp/key", "me@host", "a:b", "a=b", "a b/c", "sub/v@1"]
+    (Path(project.root) / "v@1").symlink_to(Path(project.root) / "sub")
+    for path in odd:
+        odd_rules = RuleSet.parse(allow=["Bash"], deny=[f"Read({path})", "Edit(sub/**)"])
+        assert judged(project, f"cat '{path}'", rules=odd_rules, mode="bypassPermissions") == "deny", path
+    assert judged(project, "touch v@1/c.txt", rules=rules) == "deny"
     everything = RuleSet.parse(allow=["Bash"], deny=["Read(//**)"])
     assert judged(project, "cat a", rules=everything, mode="bypassPermissions") == "deny"
 

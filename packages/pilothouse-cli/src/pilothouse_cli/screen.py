@@ -6,6 +6,7 @@ Only this file, `markdown_view` and the table of `batch` import rich.
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ _STYLES: dict[Style, str] = {
 }
 # Stages that report their progress; the others get a bar that only moves.
 _BYTE_STAGES = frozenset({"download", "extract", "read", "verify"})
-_LEAST_TEXT_COLUMNS = 8
+_LEAST_TEXT_COLUMNS = 10
 """So much of a text in a table is shown in any window; lines that are too long then go on in the next one."""
 _PIPE_COLUMNS = 1_000_000
 """The width of what is no terminal: a program gets whole lines."""
@@ -245,18 +246,20 @@ class Screen:
         return captured.get()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print an answer in columns; a window cuts the texts of the widest column, and never a number beside them."""
+        """Print an answer in columns; a narrow window cuts the texts of the widest column, and never a number."""
         self.idle()
         lines = [head, *([cell.translate(CONTROL_CHARACTERS) for cell in row] for row in rows)]
         widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-        widest = max(widths)
+        texts = [at for at in range(len(head)) if any(re.search(r"[^\W\d_]", row[at]) for row in lines[1:])]
+        cut = max(texts, key=widths.__getitem__, default=None)
         table = Table(*head, box=None, header_style="bold", pad_edge=False)
-        for column, width in zip(table.columns, widths, strict=True):
-            column.no_wrap = width < widest  # rich narrows the others only; no text below is wrapped in its column
+        for at, column in enumerate(table.columns):
+            column.no_wrap = at != cut  # rich narrows no other; the text below is cut in its column, not wrapped
         for row in lines[1:]:
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
         console = Console(file=self._out, force_terminal=self.is_terminal, highlight=False)
-        least = sum(widths) + 2 * (len(widths) - 1) - max(0, widest - _LEAST_TEXT_COLUMNS)
+        saved = 0 if cut is None else max(0, widths[cut] - _LEAST_TEXT_COLUMNS)
+        least = sum(widths) + 2 * (len(widths) - 1) - saved
         console.width = max(console.width, least) if self._to_terminal else _PIPE_COLUMNS
         with console.capture() as captured:
             console.print(table)

@@ -137,8 +137,8 @@ async def compare(
         candidate: the agent with the change.
         runs: runs of each case with each agent. Default 10.
         max_budget_usd: no run starts once all runs and their judges have cost this much, in US dollars; the report
-            is then incomplete. Earlier runs in `directory` count, too, also those before a change of a prompt or a
-            setting. Runs under way may exceed it, unless `run_budget_usd` is set. None: no limit.
+            is then incomplete. Earlier runs in `directory` count too, including those made before a prompt or a setting
+            was changed. Runs under way may exceed it, unless `run_budget_usd` is set. None: no limit.
         run_budget_usd: the most that one run may cost; a run that needs more fails. None: no limit.
         concurrency: runs at the same time. Default 4.
         directory: where records, recordings and the journal are kept. An existing one continues its comparison: ended

@@ -229,7 +229,7 @@ class Report:
             "One of the agents has no run that counts: nothing is known of the difference.": not is_known,
             "No run passed: look at the checks.": runs and not any(total.counts[::2]),
             f"Of {self.planned} runs, {missing} did not run, and {lost} count for neither side.": missing or lost,
-            f"Runs of unknown cost, which no figure includes: {unpriced}.": unpriced,
+            f"Runs of unknown cost, left out of all costs: {unpriced}.": unpriced,
             f"Stopped: {self.stopped}.": self.stopped,
         }
         return [text for text, applies in notes.items() if applies]

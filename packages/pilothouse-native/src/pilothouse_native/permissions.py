@@ -418,8 +418,8 @@ MAX_BUNDLE_CHARS = 32
 MAX_PATHS = 200
 """Words of a command whose links are resolved. With path rules, a longer command needs permission."""
 
-# The text between words: the shell's operators (`<&-` is one), `=`, `,`, `:`, and `@`, as in `curl -d @.env`.
-_WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:@])+")
+# The text between words: the shell's operators (`<&-` is one), `=`, `,` and `:`.
+_WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:])+")
 _REMOTE_URL = re.compile(r"(?:https?|ssh|git)://[A-Za-z0-9]")
 _PATH_SEPARATOR = re.compile(r"[:@,+]")
 _EXPANSION = re.compile(r"[$`]")
@@ -499,8 +499,9 @@ def _make_suggestions(command: str) -> list[JsonObject]:
 class _CommandWords(msgspec.Struct, frozen=True):
     """The words of a command, to be matched with rules that forbid.
 
-    `words` are the literal words: once without quotes, once with blanks in place of quotes. `patterns` are the same,
-    with `*` for each part that the shell expands. `paths` are the words with their slashes.
+    `words` are the literal words: once without quotes, once with blanks in place of quotes, and the same with blanks in
+    place of `@`. `patterns` are the same, with `*` for each part that the shell expands. `paths` are the words with
+    their slashes.
     """
 
     words: tuple[Sequence[str], ...]
@@ -511,6 +512,8 @@ class _CommandWords(msgspec.Struct, frozen=True):
     def parse(cls, command: str) -> _CommandWords:
         command = command.replace("\\\n", "")
         forms = [command.translate(_UNQUOTED), command.translate(_SPACED)]
+        if "@" in command:  # it may belong to a name, or stand before one, as in `curl -d @.env`
+            forms += [form.replace("@", " ") for form in forms]
         plain = [_GLOB_CHARS.sub(" ", _EXPANSION.sub(" ", form)) for form in forms]
         return cls(
             tuple(list(_split_words(form)) for form in plain),
@@ -563,7 +566,7 @@ def _get_path_rules(behavior: Literal["deny", "ask"], context: RuleContext) -> l
 
 
 def _get_path_words(rule: PermissionRule) -> list[str]:
-    return _to_patterns(part for part in (rule.content or "").split("/") if part not in {"~", ".", ".."})
+    return _to_patterns(part for part in _split_words(rule.content or "") if part not in {"~", ".", ".."})
 
 
 def _to_patterns(words: Iterable[str]) -> list[str]:

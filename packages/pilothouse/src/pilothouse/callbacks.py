@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import partial
 from math import inf
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -307,6 +307,8 @@ def is_failure(error: BaseException) -> bool:
 
     `sys.exit()` and `pytest.fail()` raise what is not an `Exception`.
     """
+    if isinstance(error, BaseExceptionGroup):  # so a nursery of trio raises its cancellation
+        return any(map(is_failure, cast("BaseExceptionGroup[BaseException]", error).exceptions))
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         return False
     return not isinstance(error, anyio.get_cancelled_exc_class()) or is_stray_cancellation(error)

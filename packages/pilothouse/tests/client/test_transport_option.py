@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+import trio
 
 import pilothouse as ph
 from pilothouse.transports import ExitInfo, Health, MemoryPeer, MemoryTransport, TransportWrapper
@@ -200,14 +201,15 @@ async def test_a_transport_whose_own_task_is_cancelled_fails(method: str, in_ses
 class Breaking(TransportWrapper):
     """Fails at requests about a budget, with an error that no transport should raise; then comes the result."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(MemoryTransport(self._play))
+        self._error = error
         self._has_failed = anyio.Event()
 
     async def send(self, data: bytes) -> None:
         if b"get_usage" in data or b"interrupt" in data or b"control_cancel" in data:
             self._has_failed.set()
-            raise ConnectionResetError("gone")
+            raise self._error
         await super().send(data)
 
     async def _play(self, peer: MemoryPeer) -> None:
@@ -222,15 +224,55 @@ class Breaking(TransportWrapper):
 
 
 @pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize("error", [ConnectionResetError("gone"), SystemExit(3)])
 @pytest.mark.parametrize("limit", [1, 1_000_000])
 async def test_a_budget_that_cannot_ask_the_transport_says_so(
-    limit: int, in_session: bool, caplog: pytest.LogCaptureFixture
+    limit: int, error: BaseException, in_session: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tasks that ask and stop belong to nobody: an error in them would end the loop of trio."""
-    settings: dict[str, Any] = {"transport": Breaking, "max_budget_tokens": limit}
+    """The tasks that ask and stop belong to nobody: an error in them would end the loop."""
+    settings: dict[str, Any] = {"transport": lambda: Breaking(error), "max_budget_tokens": limit}
     if in_session:
         async with ph.session(**settings) as session:
             assert (await session.query("hi")).full_text == "hi"
     else:
         assert (await ph.query("hi", **settings)).full_text == "hi"
-    assert ("could not be interrupted: gone" if limit == 1 else "its totals (gone)") in caplog.text
+    if isinstance(error, SystemExit):
+        error = ph.PilothouseError("the transport raised SystemExit")
+    elif limit > 1:
+        assert "the totals could not be read: gone" in caplog.text
+    assert limit > 1 or f"could not be interrupted: {error}" in caplog.text
+
+
+async def test_an_abandoned_query_cannot_end_the_loop_by_its_transport() -> None:
+    with anyio.fail_after(30):
+        async with ph.session(transport=lambda: Breaking(SystemExit(3))) as session:
+            query = await session.query("hi").start()
+            await anext(aiter(query))
+            await query.aclose()
+            with pytest.raises(ph.SessionClosedError):
+                await query.result()
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_a_nursery_of_a_transport_that_is_cancelled_is_no_failure() -> None:
+    class WithNursery(Echo):
+        async def serve(self) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(trio.sleep_forever)
+
+    assert (await ph.query("hi", transport=WithNursery)).text == "hi"
+    async with ph.session(transport=WithNursery) as session:
+        assert (await session.query("hi")).text == "hi"
+
+
+async def test_a_result_that_comes_before_the_prompt_is_sent() -> None:
+    class Early(Echo):
+        async def start(self, invocation: Any) -> None:
+            self._say(frames.init(), frames.assistant("early"), frames.result("early"))
+
+        async def send(self, data: bytes) -> None:
+            pass
+
+    with anyio.fail_after(30):
+        assert (await ph.query("hi", transport=Early, until="idle")).text == "early"

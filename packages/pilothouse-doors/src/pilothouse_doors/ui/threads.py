@@ -598,7 +598,7 @@ def settle(approval: Ask, answer: Any, *, by: str = "front end") -> None:
 
     Args:
         approval: what it settles.
-        answer: True or False, or an object: `approved` with `editedArgs`, `always` and `reason`; `answers` for
+        answer: True or False, or an object: `approved` with `editedArgs` or `always`, and `reason`; `answers` for
             questions; `content` for the form of a server; `feedback` for a plan. None: no.
         by: who settles it.
 

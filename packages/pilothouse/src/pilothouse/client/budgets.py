@@ -70,21 +70,19 @@ class TokenWatch:
             while self._is_due:
                 self._is_due = False
                 self._on_totals(_read_totals(await self._child.request("get_usage", _NO_SIDE_EFFECTS)))
-        except PilothouseError as error:
-            if isinstance(error, ControlError):
-                self._note_refusal(error)  # else the child is gone, and whoever waits for it is told
-        except Exception as error:  # noqa: BLE001 - an answer of another form, or a transport that raises anything
-            self._note_refusal(error)
+        except (ControlError, msgspec.ValidationError) as error:
+            self._is_refused = True
+            log.warning(
+                "max_budget_tokens counts less than sub-agents use, because this Claude Code does not give its "
+                "totals (%s): update it, or use max_budget_usd",
+                error,
+            )
+        except PilothouseError:
+            pass  # the child is gone, and whoever waits for it is told
+        except Exception as error:  # noqa: BLE001 - a transport may raise anything
+            log.warning("max_budget_tokens counts less than sub-agents use: the totals could not be read: %s", error)
         finally:
             self._is_asking = False
-
-    def _note_refusal(self, error: Exception) -> None:
-        self._is_refused = True
-        log.warning(
-            "max_budget_tokens counts less than sub-agents use, because this Claude Code does not give its "
-            "totals (%s): update it, or use max_budget_usd",
-            error,
-        )
 
 
 def _read_totals(answer: Mapping[str, Any]) -> UsageByModel:

@@ -34,6 +34,7 @@ from pilothouse.messages import (
     InitMessage,
     LineSkippedMessage,
     Message,
+    MessageStop,
     PermissionDeniedMessage,
     RateLimitEvent,
     ResultMessage,
@@ -70,6 +71,7 @@ class _SpeakerState:
 
     def __init__(self, message_id: str | None = None) -> None:
         self.message_id = message_id
+        self.is_complete = False
         self.text = _EmittedText()
         self.thinking = _EmittedText()
 
@@ -136,8 +138,9 @@ class EventReader:
     def _on_stream_event(self, message: StreamEvent) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
         speaker = self._speakers.get(agent)
-        if speaker is None or (message.api_message_id and message.api_message_id != speaker.message_id):
-            speaker = self._speakers[agent] = _SpeakerState(message.api_message_id)
+        given_id = message.api_message_id or None  # None if the server sent no `message_start`
+        if speaker is None or (speaker.is_complete if given_id is None else speaker.message_id != given_id):
+            speaker = self._speakers[agent] = _SpeakerState(given_id)
         if text := message.text_delta:
             speaker.text.text += text
             yield TextDelta(text, agent)
@@ -149,12 +152,14 @@ class EventReader:
             retracted, emitted.text = emitted.text[emitted.confirmed :], emitted.text[: emitted.confirmed]
             if retracted:
                 yield TextRetracted(retracted, agent=agent)
+        elif isinstance(message.event, MessageStop):
+            speaker.is_complete = True
 
     def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
         speaker = self._speakers.get(agent)
         if speaker is not None and speaker.message_id is None:
-            speaker.message_id = message.message_id  # the CLI names no message whose server sent no `message_start`
+            speaker.message_id = message.message_id
         if speaker is None or message.message_id != speaker.message_id:
             # No deltas came: partial messages are off, or the stream broke and this is the whole answer.
             speaker = self._speakers[agent] = _SpeakerState(message.message_id)

@@ -599,8 +599,9 @@ class Session:
         """Replace handlers from now on, in the running child; the conversation goes on.
 
         Requests that the old handlers work on stay with them. If the CLI must be notified, because other events have
-        hooks now, these wait for the current query, and hooks of the CLI's own turns that run at that moment are cut
-        off. A call that is cancelled or fails there may be repeated; the next child gets the hooks in any case.
+        hooks now, the hooks wait for the end of the current query, and hooks of the CLI's own turns that run at that
+        moment are cut off. If the call fails or is cancelled meanwhile, it may be repeated; the next child gets the
+        hooks in any case.
 
         Args:
             **handlers: `can_use_tool`, `confirm`, `on_question`, `on_plan`, `hooks`, `custom_tools`,

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilothouse.callbacks import convert_failures
 from pilothouse.engine.failures import oversize_error
 from pilothouse.engine.incoming_requests import IncomingRequests
 from pilothouse.errors import (
@@ -51,6 +52,7 @@ LOGGED_CHARS = 200  # of a line that is not a message
 REDACTED_BYTES = 64 * 1024  # of that line, searched for keys
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 PIECE_BYTES = 4096  # read at a time after lines that are not messages; each may take 20 µs
+TRANSPORT = "the transport"  # in errors
 CANCEL_SEND_SECONDS = 1.0  # for sending a cancel request to the CLI, which is a courtesy
 
 
@@ -159,12 +161,14 @@ class ControlChannel:
 
     async def _receive_piece(self) -> bytes:
         """Return what came; after lines that are not JSON, a part of it: a whole chunk would keep others waiting."""
-        if not self.connection.has_odd_lines:
-            return await self._transport.receive()
         if self._unread:
             await checkpoint()
         else:
-            self._unread = await self._transport.receive()
+            with convert_failures(TRANSPORT):
+                self._unread = await self._transport.receive()
+        if not self.connection.has_odd_lines:
+            received, self._unread = self._unread, b""
+            return received
         piece, self._unread = self._unread[:PIECE_BYTES], self._unread[PIECE_BYTES:]
         self.connection.has_odd_lines = bool(self._unread)
         return piece
@@ -220,7 +224,7 @@ class ControlChannel:
             with anyio.move_on_after(seconds):
                 if unsent:
                     # If the CLI has exited, the reader sees how and resolves the request with that error.
-                    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), convert_failures(TRANSPORT):
                         await self._transport.send(unsent)
                 return await pending.wait()
             raise ControlTimeout(
@@ -298,7 +302,8 @@ class ControlChannel:
 
     async def _send_quietly(self, data: bytes) -> None:
         try:
-            await self._transport.send(data)
+            with convert_failures(TRANSPORT):
+                await self._transport.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             log.debug("the connection was closed before this notification was sent: %r", data[:200])
 

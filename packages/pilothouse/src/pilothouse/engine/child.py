@@ -16,7 +16,7 @@ import anyio
 
 from pilothouse.callbacks import convert_failures
 from pilothouse.engine.activity import ChildActivity
-from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
+from pilothouse.engine.channel import TRANSPORT, ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.extensions import HandlerSet
 from pilothouse.engine.failures import is_start_failure, missing_result_error
@@ -51,7 +51,6 @@ SAVE_SECONDS = 3.0  # from the confirmation until its turn must have ended, whic
 OPEN_REQUEST_SECONDS = 0.05  # between two looks whether the requests of the CLI have their responses
 
 Work = Callable[[], Awaitable[None]]
-TRANSPORT = "the transport"  # in errors
 
 
 class ChildRun(OwnedTask):
@@ -179,7 +178,7 @@ class ChildRun(OwnedTask):
         try:
             self.activity.touch()
             async with anyio.create_task_group() as self._tasks:
-                self.start_task(self.transport.serve)
+                self.start_task(self._serve)
                 if self._handlers is not None:
                     self.channel.start_handlers()
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
@@ -213,11 +212,14 @@ class ChildRun(OwnedTask):
         if self._tasks is not None and not self._output_ended.is_set():
             self._tasks.start_soon(self._run_or_end_child, work)
 
+    async def _serve(self) -> None:
+        with convert_failures(TRANSPORT):
+            await self.transport.serve()
+
     async def _run_or_end_child(self, work: Work) -> None:
         """Run `work`; an error in it ends the whole connection."""
         try:
-            with convert_failures(TRANSPORT):
-                await work()
+            await work()
         except Exception as error:  # noqa: BLE001 - raised by `_run_owned`
             self.failure = self.failure or error
             if self._tasks is not None:
@@ -335,7 +337,7 @@ class ChildRun(OwnedTask):
         with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
             if self.activity.is_in_turn:
                 await self.interrupt(None, cancel_queued=True)
-            await self.transport.end_input()
+            await self.end_input()
             await self._output_ended.wait()
 
     async def detach(self) -> str:
@@ -360,9 +362,8 @@ class ChildRun(OwnedTask):
         # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
         if is_needed and query is not None and not query.turn.is_interrupted:
             await self.wait_idle()
-        # Suppressed: it has exited, or is being ended.
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), convert_failures(TRANSPORT):
-            await self.transport.end_input()
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has exited, or is being ended
+            await self.end_input()
         while not self._output_ended.is_set():
             if self.activity.background:
                 self.activity.touch()
@@ -421,9 +422,14 @@ class ChildRun(OwnedTask):
             if not sent.is_set():  # half a line would garble the next one
                 self.stop(CLIExitedError(f"the CLI read no input for {SEND_SECONDS:g} s, so it was ended"))
 
+    async def end_input(self) -> None:
+        """Signal that nothing more will be sent."""
+        with convert_failures(TRANSPORT):
+            await self.transport.end_input()
+
     async def _deliver(self, data: bytes, sent: anyio.Event) -> None:
         try:
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), convert_failures(TRANSPORT):
                 await self.transport.send(data)
         finally:
             sent.set()

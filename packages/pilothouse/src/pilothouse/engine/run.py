@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pilothouse.callbacks import convert_failures
 from pilothouse.engine.buffer import MessageBuffer
-from pilothouse.engine.child import TRANSPORT, ChildRun
+from pilothouse.engine.child import ChildRun
 from pilothouse.engine.extensions import MIDDLEWARE, MiddlewareRunner, NextPrompt, QueryMiddleware
 from pilothouse.engine.failures import self_wait_error
 from pilothouse.engine.interrupt import Interrupt
@@ -498,13 +498,16 @@ class QueryRun(OwnedTask):
         self._time_limits.restart_silence()
 
     def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
-        if self._tasks is not None:  # else it is being ended
-            self._tasks.start_soon(self._run_or_fail_query, work)
+        """Run `work` while the query runs; before, beside the reader, as its result may come first."""
+        work = partial(self._run_or_fail_query, work)
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
+        elif self.child is not None and not self._start_settled.is_set():
+            self.child.start_task(work)
 
     async def _run_or_fail_query(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            with convert_failures(TRANSPORT):
-                await work()
+            await work()
         except Exception as error:  # noqa: BLE001 - it is the failure of the query
             self.fail(error)
 
@@ -531,7 +534,7 @@ class QueryRun(OwnedTask):
                     await self._send_prompt(prompt)
         if self.child.invocation.initialize is None:
             self.turn.send(ARGV_PROMPT)
-            await self.child.transport.end_input()
+            await self.child.end_input()
             self.turn.mark_written()
         self.turn.give_no_more()
         self.act_on_turn()

@@ -142,7 +142,7 @@ class RuleSet(Struct, frozen=True):
         return cls(
             deny=_read_rules(deny, is_strict=False),
             ask=_read_rules(ask, is_strict=False),
-            allow=_read_rules(allow, is_strict=True),
+            allow=_read_rules(allow, is_strict=True, keeps_star=True),
         )
 
     def with_updates(self, updates: Any) -> Self:
@@ -157,7 +157,8 @@ class RuleSet(Struct, frozen=True):
                 continue
             # A text that is not a rule neither allows nor removes a rule.
             is_strict = behavior == "allow" or kind == "removeRules"
-            given = _read_rules(_list_mappings(update.get("rules")), is_strict=is_strict)
+            updated = _list_mappings(update.get("rules"))
+            given = _read_rules(updated, is_strict=is_strict, keeps_star=behavior == "allow")
             old: tuple[PermissionRule, ...] = getattr(rules, behavior)
             match kind:
                 case "addRules":
@@ -276,12 +277,21 @@ def matches_wildcard(pattern: str, text: str) -> bool:
     return True
 
 
-def _read_rules(values: Iterable[str | Mapping[str, Any]], *, is_strict: bool) -> tuple[PermissionRule, ...]:
-    return tuple(rule for value in values if (rule := _read_rule(value, is_strict=is_strict)) is not None)
+def _read_rules(
+    values: Iterable[str | Mapping[str, Any]], *, is_strict: bool, keeps_star: bool = False
+) -> tuple[PermissionRule, ...]:
+    rules = (_read_rule(value, is_strict=is_strict, keeps_star=keeps_star) for value in values)
+    return tuple(rule for rule in rules if rule is not None)
 
 
-def _read_rule(value: str | Mapping[str, Any], *, is_strict: bool) -> PermissionRule | None:
-    """Read a rule as text or in wire form; None if it has no effect. See `RuleSet.parse` for what is not a rule."""
+def _read_rule(value: str | Mapping[str, Any], *, is_strict: bool, keeps_star: bool) -> PermissionRule | None:
+    """Read a rule as text or in wire form; None if it has no effect. See `RuleSet.parse` for what is not a rule.
+
+    Args:
+        value: the rule.
+        is_strict: whether what is no rule is dropped, other than read as a rule for the tool that it names.
+        keeps_star: whether `Read(*)` stays apart from `Read`; see `matches_tool`.
+    """
     text = value if isinstance(value, str) else str(value.get("toolName", ""))
     found = split_rule(text.strip())
     if found is None or not _NAME.fullmatch(found[0]):
@@ -293,7 +303,7 @@ def _read_rule(value: str | Mapping[str, Any], *, is_strict: bool) -> Permission
         return _make_rule(name, content.replace("\\(", "(").replace("\\)", ")"))
     given = None if isinstance(value, str) else value.get("ruleContent")
     is_whole = given in (None, "", "*")
-    if is_strict and name in _TOOLS_WITH_PATHS and (given == "*" or text.strip() == f"{name}(*)"):
+    if keeps_star and name in _TOOLS_WITH_PATHS and (given == "*" or text.strip() == f"{name}(*)"):
         is_whole, given = False, "*"
     return _make_rule(name, None if is_whole else str(given))
 
