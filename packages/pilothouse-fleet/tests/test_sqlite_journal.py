@@ -150,7 +150,7 @@ async def test_a_run_that_ends_every_process_ends_some_day(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
 async def test_a_damaged_journal_is_told_from_another_file(path: Path, damage: str) -> None:
-    async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
+    async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
         await fleet.gather([f"prompt {number}" * 100 for number in range(100)])
     sql(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     whole = path.read_bytes()
