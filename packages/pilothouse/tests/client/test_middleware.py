@@ -308,7 +308,7 @@ async def test_a_middleware_that_raises_no_exception_fails(fake: FakeCLI, method
 
     fake.text("Hello")
     text = f"a middleware raised {type(error).__name__}"
-    with anyio.fail_after(30), pytest.raises(ph.PilothouseError, match=text) as caught:
+    with anyio.fail_after(15), pytest.raises(ph.PilothouseError, match=text) as caught:
         await ph.query("go", cli=fake.path, middleware=[Failing])
     assert caught.value.__cause__ is error
     await ended(fake)
