@@ -291,12 +291,16 @@ _TAIL = re.compile(r"(?<![\s)}])(?:\s*(?<!\d)\d*[<>].*|\s+#.*|\s*[)}])+$", re.DO
 _QUOTES = str.maketrans("", "", "'\"\\")
 
 
+def _unquote(command: str) -> str:
+    return command.replace("\\\n", "").translate(_QUOTES)
+
+
 def _simplify(command: str) -> str:
     """Return a command without quotes, and with single blanks.
 
     To Claude Code, `'git' push` and `g'i't push` are `git push`, and a line break between the two is a blank.
     """
-    return " ".join(command.replace("\\\n", "").translate(_QUOTES).split())
+    return " ".join(_unquote(command).split())
 
 
 def split_command(command: str) -> Iterator[str]:
@@ -350,8 +354,7 @@ def _list_matched(call: RecordedCall, root: str) -> Iterator[Rule]:
     """Yield every rule, normalized, that may match a call or a part of it; those for addresses aside."""
     if call.tool == "Bash":
         command = str(call.input.get("command", ""))
-        unquoted = command.replace("\\\n", "").translate(_QUOTES)
-        for part in map(_simplify, (command, *split_command(unquoted))):
+        for part in map(_simplify, (command, *split_command(_unquote(command)))):
             yield "Bash", part
             yield "Bash", _to_beginning(part)
     elif call.tool.startswith("mcp__"):

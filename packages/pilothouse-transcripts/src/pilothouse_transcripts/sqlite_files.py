@@ -11,6 +11,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+DAMAGE_ADVICE = "restore a copy, or save what `sqlite3 FILE .recover` finds in it"
 WAL_PAUSE = 0.01
 """Seconds between two attempts to change to a write-ahead log."""
 

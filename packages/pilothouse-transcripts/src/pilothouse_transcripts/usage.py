@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from operator import add
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from pilothouse_transcripts.search import OnProgress, list_newest_sessions
 # Costs of tokens relative to fresh input: output, cache write, cache read. The ratios are the same for all models of
 # the API; prices are not known here.
 _TOKEN_WEIGHTS = (1.0, 5.0, 1.25, 0.1)
-_INPUTS = (0, 2, 3)
+INPUTS = (0, 2, 3)
 """Places of the kinds of input in the counts of tokens, which are exact in every message."""
 _NAME_TAIL = re.compile(r"(?:-20\d{6})?(?:\[\w+\])?$")
 _MAX_USD = 1e9
@@ -267,12 +268,9 @@ def _count_row(row: _UsageRow, into: _FileUsage) -> None:
 
 def _name_models(one: _FileUsage) -> dict[str, str]:
     """Return the names under which the last prices of a session, which are sums, have the models of its answers."""
-    shown: dict[str, list[int]] = {}
-    for usage in one.answers.values():
-        sums = shown.setdefault(usage.model, [0, 0, 0, 0])
-        sums[:] = map(sum, zip(sums, usage.counts, strict=True))
     last = one.prices[-1] if one.prices else dict[str, ModelUsage]()
-    return match_models(shown, {name: _count_tokens(usage) for name, usage in last.items()})
+    answers = ((usage.model, usage.counts) for usage in one.answers.values())
+    return match_models(answers, {name: _count_tokens(usage) for name, usage in last.items()})
 
 
 def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[str, float]:
@@ -290,7 +288,7 @@ def _count_tokens(usage: Usage | ModelUsage) -> tuple[int, int, int, int]:
     return (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
 
 
-def match_models(shown: Mapping[str, Sequence[int]], totals: Mapping[str, Sequence[int]]) -> dict[str, str]:
+def match_models(replies: Iterable[tuple[str, Sequence[int]]], totals: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Return the names under which the CLI has counted the models that wrote replies; without those it has not.
 
     The CLI counts by the name that it asks for, and a reply has the name that the server gives: the API answers a
@@ -298,18 +296,22 @@ def match_models(shown: Mapping[str, Sequence[int]], totals: Mapping[str, Sequen
     model that is left, and that had all of this input. A name of the API is not: the CLI may count it later.
 
     Args:
-        shown: the tokens of the replies, by the model they name; in the order of `UsageTotals`.
+        replies: the model that each reply names, and its tokens in the order of `UsageTotals`.
         totals: the tokens that the CLI has counted, by model.
     """
+    shown: dict[str, list[int]] = {}
+    for model, counts in replies:
+        sums = shown.setdefault(model, [0] * len(counts))
+        sums[:] = map(add, sums, counts)
     short = {_NAME_TAIL.sub("", name): name for name in reversed([*totals])}
     found = {model: model if model in totals else short.get(_NAME_TAIL.sub("", model), "") for model in shown}
     left = {name: counts for name, counts in totals.items() if name not in found.values()}
     unnamed = [model for model, name in found.items() if not name and not model.startswith("claude-")]
-    for model in sorted(unnamed, key=lambda model: -sum(shown[model][kind] for kind in _INPUTS)):
+    for model in sorted(unnamed, key=lambda model: -sum(shown[model][kind] for kind in INPUTS)):
         needed = shown[model]
-        fitting = [name for name, counts in left.items() if all(counts[kind] >= needed[kind] for kind in _INPUTS)]
+        fitting = [name for name, counts in left.items() if all(counts[kind] >= needed[kind] for kind in INPUTS)]
         if fitting and any(needed):
-            found[model] = min(fitting, key=lambda name: sum(left[name][kind] for kind in _INPUTS))
+            found[model] = min(fitting, key=lambda name: sum(left[name][kind] for kind in INPUTS))
             del left[found[model]]
     return {model: name for model, name in found.items() if name}
 

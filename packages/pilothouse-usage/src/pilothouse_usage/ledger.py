@@ -37,7 +37,7 @@ from pilothouse.messages import (
     UserMessage,
 )
 from pilothouse.support import encode_json, to_json_values
-from pilothouse_transcripts.usage import SYNTHETIC_MODEL, is_cost, match_models, weigh_tokens
+from pilothouse_transcripts.usage import INPUTS, SYNTHETIC_MODEL, is_cost, match_models, weigh_tokens
 
 NANOS = 1_000_000_000
 """Parts of a dollar in which costs are divided."""
@@ -50,7 +50,6 @@ Counts = tuple[int, ...]
 """Tokens of each of `TOKEN_FIELDS`."""
 TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _NO_TOKENS: Counts = (0, 0, 0, 0)
-_INPUTS = (0, 2, 3)
 _OUTPUT = 1
 
 
@@ -270,13 +269,10 @@ def divide(replies: Sequence[ApiMessage], totals: Mapping[str, ModelUsage]) -> I
 
     def count_unseen(name: str) -> tuple[int, int]:
         missing = _subtract(count_tokens(totals[name]), [reply.counts for reply in by_model[name]])
-        return sum(missing[kind] for kind in _INPUTS), missing[_OUTPUT]
+        return sum(missing[kind] for kind in INPUTS), missing[_OUTPUT]
 
-    shown: dict[str, Counts] = {}
-    for reply in replies:
-        if reply.model is not None:
-            shown[reply.model] = tuple(map(add, shown.get(reply.model, _NO_TOKENS), reply.counts))
-    names = match_models(shown, {name: count_tokens(total) for name, total in totals.items()})
+    named = ((reply.model, reply.counts) for reply in replies if reply.model is not None)
+    names = match_models(named, {name: count_tokens(total) for name, total in totals.items()})
     for reply in sorted(replies, key=lambda reply: reply.model is None):
         # A sub-agent may have shown no reply: then the model with the most unseen input is taken for its own.
         name = max(totals, key=count_unseen, default=None) if reply.model is None else names.get(reply.model)
@@ -304,11 +300,11 @@ def _complete(replies: Sequence[ApiMessage], whole: Counts) -> list[Counts]:
     missing = [*_subtract(whole, [reply.counts for reply in replies])]
     hidden = [index for index, reply in enumerate(replies) if reply.hidden_tokens]
     known = [replies[index].hidden_tokens for index in hidden]
-    unseen = min(sum(known), sum(missing[kind] for kind in _INPUTS))
+    unseen = min(sum(known), sum(missing[kind] for kind in INPUTS))
     for index, tokens in zip(hidden, apportion(unseen, known), strict=True):
-        for kind, part in zip(_INPUTS, apportion(tokens, [missing[kind] for kind in _INPUTS]), strict=True):
+        for kind, part in zip(INPUTS, apportion(tokens, [missing[kind] for kind in INPUTS]), strict=True):
             counts[index][kind] += part
-    for kind in _INPUTS:
+    for kind in INPUTS:
         missing[kind] = max(0, missing[kind] - sum(counts[index][kind] for index in hidden))
     outputs = [max(0, replies[index].hidden_tokens - sum(counts[index])) for index in hidden]
     for index, tokens in zip(hidden, apportion(min(missing[_OUTPUT], sum(outputs)), outputs), strict=True):
@@ -317,7 +313,7 @@ def _complete(replies: Sequence[ApiMessage], whole: Counts) -> list[Counts]:
     partial = [index for index, reply in enumerate(replies) if not (reply.is_whole or reply.hidden_tokens)]
     sizes = [max(1, replies[index].size) for index in partial]
     # Where there were further requests, a part of the output is theirs.
-    are_all = not any(missing[kind] for kind in _INPUTS)
+    are_all = not any(missing[kind] for kind in INPUTS)
     output = missing[_OUTPUT] if are_all else min(missing[_OUTPUT], sum(sizes) // BYTES_PER_TOKEN)
     for index, tokens in zip(partial, apportion(output, sizes), strict=True):
         counts[index][_OUTPUT] += tokens

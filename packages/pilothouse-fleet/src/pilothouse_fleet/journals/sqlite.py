@@ -36,7 +36,7 @@ from pilothouse.support import lock_file, run_blocking
 from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, RUN_COLUMNS, decode_run, encode_outcome
 from pilothouse_fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_death, apply_interruption
 from pilothouse_fleet.run import FleetStatus, Run, RunState, digest_prompt
-from pilothouse_transcripts.sqlite_files import SqliteFileError, create_private_file, open_database
+from pilothouse_transcripts.sqlite_files import DAMAGE_ADVICE, SqliteFileError, create_private_file, open_database
 
 # ruff: noqa: S608 - every part of a statement is a constant of this file
 
@@ -334,7 +334,7 @@ class SqliteJournal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            hint = "; restore a copy, or save what `sqlite3 FILE .recover` finds in it" if _is_damaged(error) else ""
+            hint = f"; {DAMAGE_ADVICE}" if _is_damaged(error) else ""
             raise self._make_error(f"the journal {self.path} cannot be used: {error}{hint}") from error
 
     def _make_foreign_error(self) -> FleetJournalError:

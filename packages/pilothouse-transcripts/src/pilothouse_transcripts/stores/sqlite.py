@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pilothouse.errors import StoreError, UsageError
 from pilothouse_transcripts.paths import expand_home
-from pilothouse_transcripts.sqlite_files import SqliteFileError, create_private_file, open_database
+from pilothouse_transcripts.sqlite_files import DAMAGE_ADVICE, SqliteFileError, create_private_file, open_database
 from pilothouse_transcripts.stores.backend import (
     FORMAT,
     Change,
@@ -55,7 +55,7 @@ _ADVICE = {
         f"other processes kept it busy for {BUSY_SECONDS:.0f} s; try again, or look for one that hangs in it"
     ),
     "SQLITE_CANTOPEN": "it cannot be opened; its directory must exist, and you must be allowed to write there",
-    "SQLITE_CORRUPT": "the file is damaged; restore a copy, or save what `sqlite3 FILE .recover` finds in it",
+    "SQLITE_CORRUPT": f"the file is damaged; {DAMAGE_ADVICE}",
     "SQLITE_FULL": "the disk is full; nothing was written. Make room, then try again",
     "SQLITE_IOERR": "the disk failed to read or write; look at its health and at quotas, then try again",
     "SQLITE_NOTADB": "this file is not a SQLite database; choose another path",

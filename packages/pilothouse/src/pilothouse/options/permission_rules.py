@@ -302,10 +302,9 @@ def _read_rule(value: str | Mapping[str, Any], *, is_strict: bool, keeps_star: b
         # A doubled backslash stays doubled, other than in `PermissionRule.parse`: a rule allows to the letter.
         return _make_rule(name, content.replace("\\(", "(").replace("\\)", ")"))
     given = None if isinstance(value, str) else value.get("ruleContent")
-    is_whole = given in (None, "", "*")
     if keeps_star and name in _TOOLS_WITH_PATHS and (given == "*" or text.strip() == f"{name}(*)"):
-        is_whole, given = False, "*"
-    return _make_rule(name, None if is_whole else str(given))
+        return _make_rule(name, "*")
+    return _make_rule(name, None if given in (None, "", "*") else str(given))
 
 
 def _make_rule(name: str, content: str | None) -> PermissionRule:
